@@ -1,0 +1,94 @@
+"""Unfinished work on disk: a run that is killed goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastshapley.errors import TrainingError
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then move it there: never a half-written file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def fingerprint(*parts: Any) -> str:
+    """A hash of tensors and of anything with a stable ``repr``."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.detach().cpu().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+class Checkpoint:
+    """Named states in a directory, or nowhere if it is None. Loading one never executes it."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+        self.directory = None if directory is None else Path(directory)
+
+    def claim(self, key: str, seed: int) -> int:
+        """Tie the directory to one run and return that run's seed; another run's directory is refused."""
+        if self.directory is None:
+            return seed
+        path = self.directory / "run.json"
+        if path.exists():
+            try:
+                run = json.loads(path.read_text())
+                known, seed = run["key"], int(run["seed"])
+            except (ValueError, KeyError, TypeError):
+                raise TrainingError(f"checkpoint {self.directory}: run.json cannot be read; delete it") from None
+            if known != key:
+                raise TrainingError(
+                    f"checkpoint {self.directory} belongs to a run with other data, another model or other "
+                    "settings: choose another directory, or delete this one"
+                )
+            return seed
+        write_atomically(path, lambda p: _write_text(p, json.dumps({"key": key, "seed": seed})))
+        return seed
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """The state saved under ``name``, or None."""
+        if self.directory is None or not (path := self.directory / f"{name}.pt").exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True)
+        except Exception as error:
+            raise TrainingError(
+                f"checkpoint {path} cannot be read ({error}): delete it to redo that part"
+            ) from error
+        return state
+
+    def save(self, name: str, state: dict[str, Any]) -> None:
+        if self.directory is not None:
+            write_atomically(self.directory / f"{name}.pt", lambda path: torch.save(state, path))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text)

@@ -1,0 +1,101 @@
+"""Coalitions: drawing them at random and listing them all.
+
+A coalition is a boolean vector over players. Every function here is a pure function of its arguments and
+of the generator that is passed in.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+# Beyond this many coalitions in one call, random orders of the players are drawn once and used again with
+# fresh sizes: sorting would otherwise cost as much as evaluating a small network on the coalitions. Each
+# coalition keeps its exact distribution; two that share an order are merely nested.
+_ORDERS = 1 << 15
+
+
+@lru_cache(maxsize=256)
+def kernel_sizes(players: int) -> Tensor:
+    """The Shapley kernel's distribution over sizes: entry k - 1 is the probability of size k, 0 < k < players.
+
+    >>> kernel_sizes(4)
+    tensor([0.3636, 0.2727, 0.3636], dtype=torch.float64)
+    """
+    if players < 2:
+        raise ValueError(f"players is {players}: the Shapley kernel needs at least 2 players")
+    k = torch.arange(1, players, dtype=torch.float64)
+    weight = 1 / (k * (players - k))
+    return weight / weight.sum()
+
+
+@lru_cache(maxsize=256)
+def curvature(players: int) -> float:
+    """The factor alpha = 1 / (2 H) with H the harmonic number of ``players - 1``.
+
+    For values that sum to grand minus null, the expected loss under the Shapley kernel is a constant plus
+    alpha times the squared distance to the exact Shapley values; a difference of two losses divided by
+    alpha is a difference of two squared errors.
+
+    >>> curvature(3)
+    0.3333333333333333
+    """
+    if players < 2:
+        raise ValueError(f"players is {players}: the Shapley kernel needs at least 2 players")
+    return 1 / (2 * math.fsum(1 / k for k in range(1, players)))
+
+
+def subsets(sizes: Tensor, players: int, generator: torch.Generator) -> Tensor:
+    """One uniformly random coalition of each given size.
+
+    ``sizes`` is an integer tensor of any shape; the result has one more axis, of length ``players``.
+    """
+    count = sizes.numel()
+    orders = torch.rand(min(count, _ORDERS), players, generator=generator, device=generator.device).argsort(1)
+    orders = orders.to(torch.int16)
+    if count > len(orders):
+        pick = torch.randint(len(orders), (count,), generator=generator, device=generator.device)
+        orders = orders[pick]
+    members = orders < sizes.reshape(-1, 1).to(torch.int16)
+    return members.reshape(*sizes.shape, players)
+
+
+def sample_kernel(
+    rows: int, coalitions: int, players: int, generator: torch.Generator, *, paired: bool = True
+) -> Tensor:
+    """Coalitions from the Shapley kernel, boolean (rows, coalitions, players).
+
+    With ``paired`` the second half of the coalitions of a row are the complements of the first half, in
+    the same order, and ``coalitions`` must be even.
+
+    >>> sample_kernel(1, 4, 3, torch.Generator().manual_seed(0)).sum(1)
+    tensor([[2, 2, 2]])
+    """
+    if paired and coalitions % 2:
+        raise ValueError(f"coalitions is {coalitions}: paired sampling needs an even number")
+    draws = coalitions // 2 if paired else coalitions
+    weights = kernel_sizes(players).to(generator.device)
+    sizes = 1 + torch.multinomial(weights, rows * draws, replacement=True, generator=generator)
+    s = subsets(sizes.reshape(rows, draws), players, generator)
+    return torch.cat([s, ~s], dim=1) if paired else s
+
+
+def sample_uniform_sizes(rows: int, coalitions: int, players: int, generator: torch.Generator) -> Tensor:
+    """Coalitions whose size is uniform on 0..players, empty and full included: (rows, coalitions, players)."""
+    sizes = torch.randint(players + 1, (rows, coalitions), generator=generator, device=generator.device)
+    return subsets(sizes, players, generator)
+
+
+def enumerate_coalitions(players: int, start: int = 0, stop: int | None = None) -> Tensor:
+    """Coalitions number ``start`` to ``stop`` of all ``2 ** players``, boolean (stop - start, players).
+
+    Player i is in coalition number c where bit i of c is set.
+
+    >>> enumerate_coalitions(2).int().tolist()
+    [[0, 0], [1, 0], [0, 1], [1, 1]]
+    """
+    codes = torch.arange(start, 1 << players if stop is None else stop)
+    return (codes[:, None] >> torch.arange(players)) & 1 == 1

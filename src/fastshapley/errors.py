@@ -1,0 +1,19 @@
+"""What goes wrong, by name. Each error is also the standard one that callers already catch."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """A table, coalition or argument that does not fit what the explainer was built for."""
+
+
+class ModelError(ValueError):
+    """The user's model cannot be called as a batched function, or returned something unusable."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on: the loss is not finite, or a checkpoint belongs to another run."""
+
+
+class FileFormatError(ValueError):
+    """The file is not an explainer, is cut short, or was written by a newer version."""

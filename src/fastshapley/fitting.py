@@ -1,0 +1,185 @@
+"""Training the explainer's network on a game: on estimated values, or on coalitions with the paper's loss."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fastshapley.coalitions import curvature, sample_kernel
+from fastshapley.estimators.exact import exact_values
+from fastshapley.estimators.kernel import draw_pairs, solve_pairs
+from fastshapley.mixing import mix_rows
+from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
+from fastshapley.recipes import Recipe, Targets
+from fastshapley.training import Loss, Run, train
+from fastshapley.value_functions.base import ValueFunction, evaluate, grand_values, null_values
+
+logger = logging.getLogger(__name__)
+
+_BLOCK = 1 << 18  # evaluations between two looks at the clock, the bar and the disk
+_FEWEST = 512  # rows with targets below which an explainer learns more from few coalitions of many rows
+
+Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Game:
+    """A value function in the units of an explainer's network: each output divided by its spread."""
+
+    value_function: ValueFunction
+    scale: Tensor
+
+    @property
+    def players(self) -> int:
+        return self.value_function.players
+
+    @property
+    def cost(self) -> int:
+        return int(getattr(self.value_function, "cost", 1))
+
+    def total(self, x: Tensor) -> Tensor:
+        """Grand minus null, (n, outputs)."""
+        difference = grand_values(self.value_function, x).double() - null_values(self.value_function, x).double()
+        return (difference / self.scale).float()
+
+    def worth(self, x: Tensor, s: Tensor) -> Tensor:
+        """v(x, s) - v(x, 0), (n, m, outputs)."""
+        v = evaluate(self.value_function, x, s)
+        return ((v - null_values(self.value_function, x).double()[:, None]) / self.scale).float()
+
+    def targets(self, x: Tensor, coalitions: int, generator: torch.Generator) -> Tensor:
+        """Estimated Shapley values, (n, players, outputs)."""
+        if 1 << self.players <= coalitions:
+            values = exact_values(self.value_function, x)
+        else:
+            z, u = draw_pairs(self.value_function, x, coalitions // 2, generator)
+            total = grand_values(self.value_function, x).double() - null_values(self.value_function, x).double()
+            values = solve_pairs(z, u, total)
+        return (values / self.scale).float()
+
+
+def fit_network(
+    network: ExplainerNetwork,
+    value_function: ValueFunction,
+    x: Tensor,
+    x_val: Tensor,
+    recipe: Recipe,
+    run: Run,
+    *,
+    normalized: bool,
+    penalty: float,
+    discrete: Sequence[bool],
+) -> list[float]:
+    """Train ``network`` in place; the result is its validation loss, before and after each epoch.
+
+    ``normalized`` says whether the loss sees normalised values; ``discrete`` which columns hold no numbers.
+    """
+    game = Game(value_function, network.scale.double())
+
+    def phi(rows: Tensor, total: Tensor, pick: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        values = network(rows) / network.scale
+        gap = efficiency_penalty(values, total) if penalty else values.new_zeros(())
+        return (normalize(values, total) if normalized else values), penalty * gap
+
+    x, draw, targets = _material(game, x, recipe, run, discrete)
+    total = torch.cat([game.total(part) for part in x.split(_BLOCK // game.cost + 1)])
+
+    def target_loss(rows: Tensor, generator: torch.Generator) -> Tensor:
+        assert targets is not None
+        values, extra = phi(x[rows], total[rows])
+        return (values - targets[rows]).square().mean() + extra
+
+    def paper_loss(rows: Tensor, generator: torch.Generator) -> Tensor:
+        s, worth = draw(rows, generator)
+        values, extra = phi(x[rows], total[rows])
+        if recipe.outputs_per_step is not None and recipe.outputs_per_step < values.shape[2]:
+            order = torch.randperm(values.shape[2], generator=generator, device=generator.device)
+            pick = order[: recipe.outputs_per_step]
+            values, worth = values[..., pick], worth[..., pick]
+        return coalition_loss(values, s, worth) + extra
+
+    generator = run.generator("explainer validation")
+    x_val = x_val[torch.randperm(len(x_val), generator=generator, device=x.device)[: recipe.validation_rows]]
+    s_val = sample_kernel(len(x_val), recipe.validation_coalitions, game.players, generator)
+    worth_val, total_val = game.worth(x_val, s_val), game.total(x_val)
+
+    def validate() -> float:
+        return float(coalition_loss(phi(x_val, total_val)[0], s_val, worth_val))
+
+    def describe(history: list[float]) -> dict[str, str]:
+        if not normalized:
+            return {}
+        gain = (history[0] - min(history)) / curvature(game.players)
+        return {"mse": f"-{gain:.4g}"}
+
+    loss: Loss = paper_loss if targets is None else target_loss
+    return train(network, loss, len(x), recipe.explainer, run, "explainer", validate, describe)
+
+
+def _material(
+    game: Game, x: Tensor, recipe: Recipe, run: Run, discrete: Sequence[bool]
+) -> tuple[Tensor, Draw, Tensor | None]:
+    """The rows to train on, how to draw coalitions for them, and their targets where these are affordable."""
+
+    def fresh(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        s = sample_kernel(len(rows), recipe.coalitions, game.players, generator, paired=recipe.paired)
+        return s, game.worth(x[rows], s)
+
+    options = recipe.targets
+    if options is None:
+        return x, fresh, None
+    affordable = options.evaluations // game.cost
+    coalitions = 2 * (options.coalitions * game.players // 2)
+    if affordable // coalitions >= _FEWEST:
+        x = _rows(x, affordable // coalitions, options, run, discrete)
+        return (
+            x,
+            fresh,
+            _in_blocks(x, coalitions, game, run, lambda a, g: (game.targets(a, coalitions, g),))[0],
+        )
+
+    x = _rows(x, max(1, affordable // recipe.coalitions), options, run, discrete)
+    logger.info("evaluations are dear: %d rows with %d coalitions each", len(x), recipe.coalitions)
+
+    def keep(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        s = sample_kernel(len(rows), recipe.coalitions, game.players, generator, paired=recipe.paired)
+        return s, game.worth(rows, s)
+
+    s_kept, worth_kept = _in_blocks(x, recipe.coalitions, game, run, keep)
+    return x, lambda rows, generator: (s_kept[rows], worth_kept[rows]), None
+
+
+def _rows(x: Tensor, affordable: int, options: Targets, run: Run, discrete: Sequence[bool]) -> Tensor:
+    """As many rows as are affordable: fewer than there are, or more, mixed from them."""
+    generator = run.generator("rows")
+    if affordable < len(x):
+        return x[torch.randperm(len(x), generator=generator, device=x.device)[:affordable]]
+    more = min(affordable, options.rows) - len(x)
+    return torch.cat([x, mix_rows(x, more, discrete, generator)]) if more > 0 else x
+
+
+def _in_blocks(
+    x: Tensor,
+    coalitions: int,
+    game: Game,
+    run: Run,
+    compute: Callable[[Tensor, torch.Generator], tuple[Tensor, ...]],
+) -> tuple[Tensor, ...]:
+    """Apply ``compute`` to blocks of rows, each with a seed and a checkpoint of its own."""
+    parts: list[list[Tensor]] = []
+    bar = run.bar(len(x), "coalitions", "row")
+    for number, block in enumerate(x.split(max(1, _BLOCK // (coalitions * game.cost)))):
+        name = f"coalitions {number}"
+        saved = run.checkpoint.load(name)
+        if saved is None:
+            saved = {"parts": [part.cpu() for part in compute(block, run.generator(name))]}
+            run.checkpoint.save(name, saved)
+        parts.append([part.to(x.device) for part in saved["parts"]])
+        bar.update(len(block))
+    bar.close()
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))

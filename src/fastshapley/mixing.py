@@ -1,0 +1,48 @@
+"""More rows from few: a value function is known everywhere, so an explainer need not live on the data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_NEIGHBOURS = 8
+_LARGEST_SHARE = 0.6  # of the entries of a row that are swapped
+_NOISE = 0.1  # of a column's spread
+_REFERENCE = 4096  # rows that neighbours are looked for among
+
+
+def mix_rows(x: Tensor, count: int, discrete: Sequence[bool], generator: torch.Generator) -> Tensor:
+    """``count`` new rows near the rows ``x`` (n, columns).
+
+    Each is a row with a random share of its entries taken from a near neighbour and another from any row,
+    plus a little noise on the columns that vary continuously.
+    """
+    n, device = len(x), x.device
+    base = torch.randint(n, (count,), generator=generator, device=device)
+    near = _neighbours(x, generator)[base]
+    choice = torch.randint(near.shape[1], (count, 1), generator=generator, device=device)
+    near = near.gather(1, choice)[:, 0]
+    far = torch.randint(n, (count,), generator=generator, device=device)
+    mixed = x[base]
+    for partner in (near, far):
+        share = _LARGEST_SHARE * torch.rand(count, 1, generator=generator, device=device)
+        swap = torch.rand(mixed.shape, generator=generator, device=device) < share
+        mixed = torch.where(swap, x[partner], mixed)
+    whole = (x == x.round()) | x.isnan()
+    fixed = torch.tensor(list(discrete), device=device) | whole.all(0)
+    spread = (x - x.nanmean(0)).nan_to_num().square().mean(0).sqrt()
+    noise = torch.randn(mixed.shape, generator=generator, device=device, dtype=x.dtype)
+    return mixed + torch.where(fixed, 0.0, _NOISE * spread) * noise
+
+
+def _neighbours(x: Tensor, generator: torch.Generator) -> Tensor:
+    """The nearest rows of each row, (n, neighbours), among at most `_REFERENCE` of them."""
+    pool = torch.randperm(len(x), generator=generator, device=x.device)[:_REFERENCE]
+    z = (x - x.nanmean(0)).nan_to_num()
+    z = z / z.square().mean(0).sqrt().clamp(min=1e-12)
+    k = min(_NEIGHBOURS + 1, len(pool))
+    found = [torch.cdist(part, z[pool]).topk(k, largest=False).indices for part in z.split(1024)]
+    nearest = pool[torch.cat(found)]
+    return nearest[:, 1:] if k > 1 else nearest

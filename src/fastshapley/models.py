@@ -1,0 +1,206 @@
+"""Any user's model -> one batched function of tensors."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from fastshapley.errors import ModelError
+from fastshapley.schema import Schema, Table
+
+Scale = Literal["probabilities", "probability", "real"]
+PROBE = 256  # rows that a model is tried out on
+_BATCH = 1 << 14  # rows a call: trees and networks are fast here, and a batch of rows stays a few megabytes
+
+
+class ModelFunction:
+    """A user's model as a function from encoded rows (n, columns) to outputs (n, outputs), float64.
+
+    The model is called in batches with rows of the type that the user passed. ``scale`` says what the
+    outputs are: ``"probabilities"`` (each row sums to one), ``"probability"`` (of the positive class alone)
+    or ``"real"``. ``evaluations`` counts the rows that the model has been called with.
+    """
+
+    def __init__(self, model: Any, schema: Schema, probe: Tensor) -> None:
+        """``probe`` holds some encoded rows, on which the model is tried out."""
+        self.schema = schema
+        self.evaluations = 0
+        self.outputs = 0  # set by the first call
+        self._predict, known_scale = _predictor(model)
+        self._integers_allowed = _is(is_regressor, model)
+        y = self(probe)
+        self.scale: Scale = known_scale or ("probabilities" if _sum_to_one(y) else "real")
+        if self.scale != "real" and (y.min() < -1e-6 or y.max() > 1 + 1e-6):
+            raise ModelError(f"model returns probabilities outside [0, 1]: from {y.min():.3g} to {y.max():.3g}")
+        self.output_names = _output_names(model, self.outputs)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        batches = [self._call(part) for part in x.split(_BATCH)]
+        return torch.cat(batches).to(x.device)
+
+    def _call(self, x: Tensor) -> Tensor:
+        y = _as_matrix(self._predict(self.schema.decode(x)), len(x), self._integers_allowed)
+        self.evaluations += len(x)
+        if not self.outputs:
+            self.outputs = y.shape[1]
+        if y.shape[1] != self.outputs:
+            raise ModelError(f"model returned {y.shape[1]} outputs a row, and {self.outputs} before")
+        finite = np.isfinite(y).all(axis=1)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise ModelError(
+                f"model returned a value that is not finite ({y[row]}) for {np.sum(~finite)} of {len(y)} rows, "
+                f"the first being {x[row].tolist()} as encoded"
+            )
+        return torch.from_numpy(y)
+
+
+def _predictor(model: Any) -> tuple[Callable[[Table], Any], Scale | None]:
+    """How to call the model on a batch of rows, and what it returns where that is known."""
+    if isinstance(model, nn.Module):
+        return _torch_predictor(model), None
+    package = type(model).__module__.partition(".")[0]
+    if package == "xgboost" and hasattr(model, "save_config"):
+        return _xgboost_booster(model)
+    if package == "lightgbm" and hasattr(model, "dump_model"):
+        return _lightgbm_booster(model)
+    _check_fitted(model)
+    if hasattr(model, "predict_proba"):
+        return model.predict_proba, "probabilities"
+    if package == "catboost":
+        return _catboost_booster(model)
+    if hasattr(model, "predict"):
+        if _is(is_classifier, model):
+            raise ModelError(
+                f"model is a {type(model).__name__}, which has no predict_proba: pass a function, such as "
+                "model.decision_function, or calibrate it with sklearn.calibration.CalibratedClassifierCV"
+            )
+        return model.predict, "real"
+    if callable(model):
+        owner = getattr(model, "__self__", None)
+        if getattr(model, "__name__", "") == "predict" and _is(is_classifier, owner):
+            raise ModelError("model is a classifier's predict, which returns labels: pass the classifier itself")
+        return model, None
+    raise ModelError(
+        f"model is a {type(model).__name__}: pass a fitted estimator with predict_proba or predict, a "
+        "torch.nn.Module, or a function from a batch of rows to an array (n,) or (n, outputs)"
+    )
+
+
+def _is(kind: Callable[[Any], bool], model: Any) -> bool:
+    """scikit-learn's own answer, False for what is no estimator of its kind."""
+    try:
+        return kind(model)
+    except AttributeError:
+        return False
+
+
+def _check_fitted(model: Any) -> None:
+    fitted = True
+    if isinstance(model, BaseEstimator):
+        try:
+            check_is_fitted(model)
+        except NotFittedError:
+            fitted = False
+    elif callable(getattr(model, "is_fitted", None)):  # CatBoost
+        fitted = bool(model.is_fitted())
+    if not fitted:
+        raise NotFittedError(f"model is a {type(model).__name__} that is not fitted: call model.fit first")
+
+
+def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
+    def predict(rows: Table) -> Any:
+        like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+        if not isinstance(rows, Tensor):
+            try:
+                rows = torch.as_tensor(np.asarray(rows, dtype=np.float64))
+            except (TypeError, ValueError):
+                raise ModelError(
+                    "model is a torch.nn.Module, which takes numbers, but X has text columns"
+                ) from None
+        if rows.is_floating_point():
+            rows = rows.to(like.dtype)
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                return model(rows.to(like.device))
+        finally:
+            model.train(training)
+
+    return predict
+
+
+def _xgboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
+    import xgboost
+
+    objective = json.loads(model.save_config())["learner"]["objective"]["name"]
+    if objective == "multi:softmax":
+        raise ModelError("model was trained with multi:softmax and returns labels: train it with multi:softprob")
+
+    def predict(rows: Table) -> Any:
+        named = hasattr(rows, "columns")
+        names = None if named else model.feature_names
+        return model.predict(xgboost.DMatrix(rows, feature_names=names, enable_categorical=True))
+
+    return predict, {"binary:logistic": "probability", "multi:softprob": "probabilities"}.get(objective, "real")  # type: ignore[return-value]
+
+
+def _lightgbm_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
+    objective = str(model.dump_model(num_iteration=1).get("objective", "")).split(" ")[0]
+    scale: Scale = {"binary": "probability", "multiclass": "probabilities"}.get(objective, "real")  # type: ignore[assignment]
+    return model.predict, scale
+
+
+def _catboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
+    if str(model.get_all_params().get("loss_function")) in ("Logloss", "CrossEntropy", "MultiClass"):
+        return lambda rows: model.predict(rows, prediction_type="Probability"), "probabilities"
+    return model.predict, "real"
+
+
+def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]:
+    if isinstance(y, Tensor):
+        y = y.detach().cpu().numpy()
+    if isinstance(y, list | tuple) and y and np.ndim(y[0]) >= 2:
+        raise ModelError(
+            f"model returned a {type(y).__name__} of {len(y)} arrays, one for each target: pass a function that "
+            "picks or joins them, such as lambda X: model.predict_proba(X)[0]"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        array = np.asarray(y)
+    if array.dtype.kind in "OUSb" or (array.dtype.kind in "iu" and not integers_allowed):
+        raise ModelError(
+            f"model returned {array.dtype} values, which look like class labels: pass a function that returns "
+            "probabilities or scores (or turn counts into floats)"
+        )
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or len(array) != rows or array.shape[1] == 0:
+        raise ModelError(
+            f"model returned shape {np.shape(y)} for {rows} rows: expected ({rows},) or ({rows}, outputs)"
+        )
+    return np.array(array, dtype=np.float64, order="C")
+
+
+def _sum_to_one(y: Tensor) -> bool:
+    whole = torch.ones(len(y), dtype=y.dtype, device=y.device)
+    return y.shape[1] > 1 and bool((y >= 0).all()) and torch.allclose(y.sum(1), whole, atol=1e-4)
+
+
+def _output_names(model: Any, outputs: int) -> tuple[str, ...]:
+    try:
+        names = tuple(str(name) for name in model.classes_)
+    except (AttributeError, TypeError):
+        names = ()
+    return names if len(names) == outputs else tuple(f"output {k}" for k in range(outputs))

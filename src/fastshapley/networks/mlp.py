@@ -1,0 +1,161 @@
+"""Networks for tables. The first layer is the encoding of the columns: it is trained and saved with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fastshapley.errors import InputError
+
+Activation = Literal["relu", "elu", "silu"]
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+
+
+class Perceptron(nn.Sequential):
+    """``layers`` hidden layers of ``width`` units: (b, inputs) to (b, outputs)."""
+
+    def __init__(self, inputs: int, outputs: int, layers: int, width: int, activation: Activation) -> None:
+        config = {
+            "inputs": inputs,
+            "outputs": outputs,
+            "layers": layers,
+            "width": width,
+            "activation": activation,
+        }
+        parts: list[nn.Module] = []
+        for _ in range(layers):
+            parts += [nn.Linear(inputs, width), _ACTIVATIONS[activation]()]
+            inputs = width
+        super().__init__(*parts, nn.Linear(inputs, outputs))
+        self.config = config
+
+
+class TableEncoder(nn.Module):
+    """Encoded rows (n, columns), float64 with NaN for gaps, to a network's inputs (n, width), float32.
+
+    Numbers are standardised, a gap being the mean plus a flag where the fitted rows had gaps in that column;
+    categories are embedded, a gap being the zero vector. ``columns`` says which column each input is from.
+    """
+
+    def __init__(self, categories: Sequence[int], gaps: Sequence[bool], dimension: int | None = None) -> None:
+        """``categories`` holds the number of categories of each column, 0 for a column of numbers."""
+        super().__init__()
+        sizes = torch.tensor(list(categories), dtype=torch.long)
+        numbers, codes = (sizes == 0).nonzero()[:, 0], (sizes > 0).nonzero()[:, 0]
+        flags = torch.tensor([j for j in numbers.tolist() if gaps[j]], dtype=torch.long)
+        largest = int(sizes.max()) if len(codes) else 0
+        self.dimension = min(8, largest) if dimension is None else dimension
+        self.config = {"categories": list(categories), "gaps": list(gaps), "dimension": self.dimension}
+        offset = torch.cat([torch.ones(1, dtype=torch.long), sizes[codes].cumsum(0)[:-1] + 1])
+        self.register_buffer("numbers", numbers, persistent=False)
+        self.register_buffer("flags", flags, persistent=False)
+        self.register_buffer("codes", codes, persistent=False)
+        self.register_buffer("offset", offset[: len(codes)], persistent=False)
+        self.register_buffer("mean", torch.zeros(len(numbers), dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(len(numbers), dtype=torch.float64))
+        self.table = nn.Embedding(1 + int(sizes.sum()), self.dimension, padding_idx=0) if len(codes) else None
+        self.columns = torch.cat([numbers, flags, codes.repeat_interleave(self.dimension)]).tolist()
+
+    numbers: Tensor
+    flags: Tensor
+    codes: Tensor
+    offset: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    @classmethod
+    def fitted(cls, x: Tensor, categories: Sequence[int]) -> TableEncoder:
+        """An encoder with the means, the spreads and the gaps of the rows ``x``."""
+        encoder = cls(categories, x.isnan().any(0).tolist())
+        numbers = x[:, encoder.numbers.to(x.device)]
+        present = ~numbers.isnan()
+        count = present.sum(0).clamp(min=1)
+        mean = numbers.nan_to_num().sum(0) / count
+        spread = ((numbers - mean).nan_to_num().square().sum(0) / count).sqrt()
+        # a constant column has no spread, or one of rounding errors only
+        spread = torch.where(spread > 1e-9 * mean.abs(), spread, 1.0)
+        encoder.mean.copy_(mean)
+        encoder.scale.copy_(spread)
+        return encoder.to(x.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        everything = len(self.numbers) == x.shape[1]
+        numbers = x if everything else x[:, self.numbers]
+        parts = [((numbers - self.mean) / self.scale).float().nan_to_num()]
+        if len(self.flags):
+            parts.append(x[:, self.flags].isnan().float())
+        if self.table is not None:
+            codes = x[:, self.codes]
+            row = torch.where(codes.isnan(), 0, codes.nan_to_num().long() + self.offset)
+            parts.append(self.table(row).flatten(1))
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+
+class MaskedNetwork(nn.Module):
+    """A surrogate's network: x (n, columns) and s (n, m, players) to (n, m, outputs).
+
+    The body sees the inputs of the players in s, zero elsewhere, and s itself: (b, inputs + players).
+    """
+
+    def __init__(self, encoder: TableEncoder, owner: Sequence[int], body: nn.Module) -> None:
+        """``owner`` is the player of each column."""
+        super().__init__()
+        self.encoder, self.body, self.owner = encoder, body, list(owner)
+        inputs = torch.tensor([owner[column] for column in encoder.columns])
+        self.one_to_one = inputs.tolist() == list(range(max(owner) + 1))
+        self.register_buffer("inputs", inputs, persistent=False)
+
+    inputs: Tensor
+
+    def forward(self, x: Tensor, s: Tensor) -> Tensor:
+        encoded = self.encoder(x)
+        member = s.to(encoded.dtype)
+        shown = member if self.one_to_one else member[..., self.inputs]
+        together = torch.cat([encoded[:, None] * shown, member], dim=2)
+        result: Tensor = self.body(together.flatten(0, 1))
+        return result.unflatten(0, s.shape[:2])
+
+
+class ExplainerNetwork(nn.Module):
+    """An explainer's network: x (n, columns) to values (n, players, outputs), before normalisation.
+
+    ``classes`` uses what is known of the outputs: ``"mirror"`` for two that sum to a constant (the body then
+    gives one value a player), ``"zero-sum"`` for more, ``"free"`` if nothing is known.
+    """
+
+    def __init__(
+        self,
+        encoder: TableEncoder,
+        body: nn.Module,
+        players: int,
+        outputs: int,
+        classes: Literal["free", "mirror", "zero-sum"] = "free",
+    ) -> None:
+        super().__init__()
+        self.encoder, self.body = encoder, body
+        self.players, self.outputs, self.classes = players, outputs, classes
+        self.register_buffer("scale", torch.ones(outputs))
+
+    scale: Tensor
+
+    @staticmethod
+    def body_outputs(players: int, outputs: int, classes: str) -> int:
+        return players if classes == "mirror" else players * outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        raw: Tensor = self.body(self.encoder(x))
+        expected = self.body_outputs(self.players, self.outputs, self.classes)
+        if raw.numel() != len(x) * expected:
+            raise InputError(
+                f"network returned shape {tuple(raw.shape)} for {len(x)} rows: expected ({len(x)}, {expected}), "
+                f"a value for each of {self.players} players and {self.outputs} outputs"
+            )
+        phi = raw.reshape(len(x), self.players, -1)
+        if self.classes == "mirror":
+            phi = torch.cat([-phi, phi], dim=2)
+        elif self.classes == "zero-sum":
+            phi = phi - phi.mean(2, keepdim=True)
+        return phi * self.scale

@@ -1,0 +1,131 @@
+"""Recipes: all that can be chosen about training, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastshapley.networks.mlp import Activation
+from fastshapley.training import Training
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The hidden layers of a network."""
+
+    count: int = 2
+    width: int = 128
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.width < 1:
+            raise ValueError(f"Layers: {self.count} layers of {self.width} units make no network")
+        if self.activation not in ("relu", "elu", "silu"):
+            raise ValueError(f"Layers: activation is {self.activation!r}; use 'relu', 'elu' or 'silu'")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Fit the network to Shapley values estimated once for each training row, instead of to fresh coalitions.
+
+    ``coalitions`` are evaluated per player and row, for as many rows as ``evaluations`` allows in all; with
+    fewer than ``rows`` rows at hand, new ones are mixed from them.
+    """
+
+    coalitions: int = 16
+    evaluations: int = 10_000_000
+    rows: int = 16_384
+
+    def __post_init__(self) -> None:
+        if self.coalitions < 4:
+            raise ValueError(
+                f"Targets: coalitions is {self.coalitions}; the least squares need at least 4 a player"
+            )
+        if self.evaluations < 1 or self.rows < 1:
+            raise ValueError("Targets: evaluations and rows must be positive")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the surrogate and the explainer are trained.
+
+    surrogate: the stages that the surrogate goes through, one after the other.
+    surrogate_coalitions: coalitions a row in each of its steps.
+    explainer: how the explainer is trained.
+    targets: fit to estimated values where they are affordable; None for the paper's loss on fresh coalitions.
+    coalitions, paired: coalitions a row in each step of the paper's loss, and whether they come in pairs.
+    outputs_per_step: outputs drawn for each step of the paper's loss; None for all of them jointly.
+    validation_rows, validation_coalitions: what early stopping looks at, drawn once.
+    tied_classes: use that probabilities sum to one, so that values sum to zero over classes.
+    """
+
+    surrogate: tuple[Training, ...]
+    explainer: Training
+    surrogate_layers: Layers = field(default_factory=Layers)
+    explainer_layers: Layers = field(default_factory=Layers)
+    surrogate_coalitions: int = 1
+    targets: Targets | None = None
+    coalitions: int = 32
+    paired: bool = True
+    outputs_per_step: int | None = None
+    validation_rows: int = 512
+    validation_coalitions: int = 128
+    tied_classes: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("coalitions", "surrogate_coalitions", "validation_rows", "validation_coalitions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Recipe: {name} is {getattr(self, name)}; it must be positive")
+        for name in ("coalitions", "validation_coalitions"):
+            if (self.paired or name != "coalitions") and getattr(self, name) % 2:
+                raise ValueError(f"Recipe: {name} is {getattr(self, name)}; pairs need an even number")
+        if self.outputs_per_step is not None and self.outputs_per_step < 1:
+            raise ValueError(f"Recipe: outputs_per_step is {self.outputs_per_step}; it must be positive, or None")
+
+
+def paper() -> Recipe:
+    """The settings of the FastSHAP paper's tabular experiments and of its authors' code."""
+    return Recipe(
+        surrogate=tuple(
+            Training(epochs=100, batch_size=batch, learning_rate=1e-3, patience=5) for batch in (32, 512, 8192)
+        ),
+        surrogate_layers=Layers(2, 128, "elu"),
+        explainer=Training(epochs=200, batch_size=32, learning_rate=2e-4, patience=5),
+        explainer_layers=Layers(2, 128, "relu"),
+    )
+
+
+def default(rows: int) -> Recipe:
+    """Ours: targets from the kernel estimator, then a plain regression with an annealed rate.
+
+    With few training ``rows`` the surrogate is trained less and decayed more: a smoother game is a better one,
+    and easier to explain.
+    """
+    return Recipe(
+        surrogate=(
+            Training(
+                steps=max(2000, min(8000, 4 * rows)),
+                batch_size=128,
+                learning_rate=2e-3,
+                weight_decay=min(1.0, 500 / rows),
+                schedule="cosine",
+            ),
+        ),
+        surrogate_layers=Layers(2, 128, "silu"),
+        surrogate_coalitions=4,
+        explainer=Training(steps=12_000, batch_size=64, learning_rate=2e-3, schedule="cosine"),
+        explainer_layers=Layers(3, 128, "silu"),
+        targets=Targets(),
+        tied_classes=True,
+    )
+
+
+def resolve(recipe: Any, rows: int) -> Recipe:
+    """A recipe from its name, for so many training rows, or as given."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe == "default":
+        return default(rows)
+    if recipe == "paper":
+        return paper()
+    raise ValueError(f"recipe is {recipe!r}: use 'default', 'paper' or a fastshapley.Recipe")

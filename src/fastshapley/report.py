@@ -1,0 +1,91 @@
+"""The report: an explainer's measured distance to the Shapley values of its own game."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastshapley import metrics
+from fastshapley.estimators import Estimate, exact, kernel
+from fastshapley.value_functions.base import ValueFunction
+
+_ROWS = 128
+_EVALUATIONS = 2_000_000  # of the user's model or of the surrogate, spent on the truth
+_EXACT_PLAYERS = 16
+
+
+@dataclass(frozen=True)
+class Report:
+    """Distances on held-out rows; ``str(report)`` is a table.
+
+    l1, l2: mean distances over players and outputs together; l2_interval: half the 95 % interval of l2.
+    relative_squared_error: squared error as a share of the squared values.
+    cosine: mean cosine between a row's values and the truth.
+    sign_agreement: share of the values above 5 % of the row's largest that have the right sign.
+    truth: how the true values were found; truth_error: the mean l2 error that remains in them.
+    """
+
+    rows: int
+    truth: str
+    truth_error: float
+    l1: float
+    l2: float
+    l2_interval: float
+    relative_squared_error: float
+    cosine: float
+    sign_agreement: float
+
+    def __str__(self) -> str:
+        error = f" (l2 error about {self.truth_error:.2g})" if self.truth_error > 0 else ""
+        lines = [
+            f"Distance to the Shapley values on {self.rows} held-out rows",
+            f"  truth                        {self.truth}{error}",
+            f"  l2 distance                  {self.l2:.4g} +- {self.l2_interval:.2g}",
+            f"  l1 distance                  {self.l1:.4g}",
+            f"  relative squared error       {self.relative_squared_error:.4f}",
+            f"  cosine                       {self.cosine:.4f}",
+            f"  right sign, large values     {100 * self.sign_agreement:.1f} %",
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return asdict(self)
+
+
+def measure(values: NDArray[np.float64], truth: Estimate, how: str) -> Report:
+    """The report for ``values`` (n, players, outputs) held against an estimate of the same rows."""
+    cosines = metrics.cosine(values, truth.values)
+    l2 = metrics.l2(values, truth.values)
+    return Report(
+        rows=len(values),
+        truth=how,
+        truth_error=float(np.sqrt(np.square(truth.stderr).sum((1, 2))).mean()),
+        l1=float(metrics.l1(values, truth.values).mean()),
+        l2=float(l2.mean()),
+        l2_interval=metrics.interval(l2),
+        relative_squared_error=metrics.relative_squared_error(values, truth.values),
+        cosine=float(np.nanmean(cosines)) if np.isfinite(cosines).any() else float("nan"),
+        sign_agreement=metrics.sign_agreement(values, truth.values),
+    )
+
+
+def true_values(value_function: ValueFunction, x: Tensor, seed: int) -> tuple[Tensor, Estimate, str]:
+    """Some of the rows ``x``, their Shapley values as well as can be afforded, and how these were found."""
+    players = value_function.players
+    evaluations = _EVALUATIONS // getattr(value_function, "cost", 1)
+    rows = min(_ROWS, len(x))
+    if players <= _EXACT_PLAYERS and rows << players <= evaluations:
+        return x[:rows], exact(value_function, x[:rows]), f"exact, all {1 << players} coalitions"
+    rows = max(1, min(rows, evaluations // (32 * players)))
+    budget = max(evaluations // rows, 8 * players + 2)
+    budget = min(budget, 1024 * players)
+    return (
+        x[:rows],
+        kernel(value_function, x[:rows], budget=budget, random_state=seed),
+        (f"paired kernel estimator, {budget} evaluations a row"),
+    )

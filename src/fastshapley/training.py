@@ -1,0 +1,236 @@
+"""One loop for every network here. It knows nothing of Shapley values."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from fastshapley.checkpoints import Checkpoint, fingerprint
+from fastshapley.errors import TrainingError
+
+Loss = Callable[[Tensor, torch.Generator], Tensor]
+_SAVE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """How one network is trained.
+
+    Either ``epochs`` (passes over the rows, at most) or ``steps`` (rounded up to whole epochs) is given.
+    ``schedule="plateau"`` multiplies the rate by ``factor`` after ``plateau`` epochs without improvement, down
+    to ``floor``; ``"cosine"`` warms up over the first tenth and anneals to zero. Training stops after
+    ``patience`` epochs without improvement (None: never), and the weights of the best epoch are kept.
+    """
+
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: Literal["plateau", "cosine"] = "plateau"
+    factor: float = 0.5
+    plateau: int = 2
+    floor: float = 1e-5
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("Training: give either epochs or steps")
+        for name in ("epochs", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"Training: {name} is {value}, which is negative")
+        for name in ("batch_size", "learning_rate", "factor"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"Training: {name} is {getattr(self, name)}, which is not positive")
+        if self.schedule not in ("plateau", "cosine"):
+            raise ValueError(f"Training: schedule is {self.schedule!r}; use 'plateau' or 'cosine'")
+
+    def epochs_over(self, rows: int) -> int:
+        """How many epochs this is over so many rows."""
+        if self.epochs is not None:
+            return self.epochs
+        return math.ceil((self.steps or 0) / math.ceil(rows / self.batch_size))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one fit shares between its phases: a seed, a place for unfinished work, and whether to show bars."""
+
+    seed: int
+    checkpoint: Checkpoint = field(default_factory=lambda: Checkpoint(None))
+    progress: bool = False
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def generator(self, phase: str) -> torch.Generator:
+        """A generator for one phase, the same at every call."""
+        return torch.Generator(self.device).manual_seed(self._seed(phase))
+
+    @contextmanager
+    def isolated(self, phase: str) -> Iterator[None]:
+        """Seed torch's global generators (initial weights, dropout) inside, and leave them untouched outside."""
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(self._seed(phase))
+            yield
+
+    def bar(self, total: int, description: str, unit: str) -> Any:
+        return tqdm(total=total, desc=description, unit=unit, disable=not self.progress)
+
+    def _seed(self, phase: str) -> int:
+        return int(fingerprint(self.seed, phase)[:15], 16)
+
+
+def train(
+    network: nn.Module,
+    loss: Loss,
+    rows: int,
+    options: Training,
+    run: Run,
+    phase: str,
+    validate: Callable[[], float],
+    describe: Callable[[list[float]], dict[str, str]] = lambda history: {},
+) -> list[float]:
+    """Train ``network`` in place and return the validation loss before the first and after each epoch.
+
+    ``loss(rows, generator)`` is the loss of a minibatch given by row numbers; ``validate()`` is the loss that
+    chooses the best epoch; ``describe(history)`` adds to what the bar shows.
+    """
+    epochs = options.epochs_over(rows)
+    batches = math.ceil(rows / options.batch_size)
+    generator = run.generator(phase)
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
+    )
+    scheduler = _scheduler(optimizer, options, epochs * batches)
+    state = _State(network, optimizer, scheduler, generator)
+    with run.isolated(phase):
+        saved = run.checkpoint.load(phase)
+        if saved is None:
+            state.record(_validate(network, validate))
+        else:
+            state.restore(saved)
+        bar = run.bar(epochs * batches, phase, "step")
+        bar.update(state.epoch * batches)
+        last_save = time.monotonic()
+        while state.epoch < epochs and not state.stopped(options.patience):
+            bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
+            _epoch(network, loss, rows, options, optimizer, scheduler, generator, bar)
+            state.epoch += 1
+            value = _validate(network, validate)
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"{phase}: the loss is {value} after epoch {state.epoch}; lower the learning rate "
+                    f"(now {options.learning_rate:g}) or look for extreme values in X and the model's outputs"
+                )
+            state.record(value)
+            if options.schedule == "plateau":
+                scheduler.step(value)
+            bar.set_postfix(loss=f"{value:.5g}", **describe(state.history))
+            if time.monotonic() - last_save > _SAVE_SECONDS:
+                run.checkpoint.save(phase, state.dump())
+                last_save = time.monotonic()
+        bar.close()
+        run.checkpoint.save(phase, state.dump())
+    network.load_state_dict(state.best)
+    network.eval()
+    return state.history
+
+
+def _epoch(
+    network: nn.Module,
+    loss: Loss,
+    rows: int,
+    options: Training,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any,
+    generator: torch.Generator,
+    bar: Any,
+) -> None:
+    network.train()
+    order = torch.randperm(rows, generator=generator, device=generator.device)
+    for batch in order.split(options.batch_size):
+        optimizer.zero_grad(set_to_none=True)
+        loss(batch, generator).backward()
+        optimizer.step()
+        if options.schedule == "cosine":
+            scheduler.step()
+        bar.update()
+
+
+def _validate(network: nn.Module, validate: Callable[[], float]) -> float:
+    network.eval()
+    with torch.no_grad():
+        return validate()
+
+
+def _scheduler(optimizer: torch.optim.Optimizer, options: Training, steps: int) -> Any:
+    if options.schedule == "plateau":
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, factor=options.factor, patience=options.plateau, min_lr=options.floor
+        )
+    warm = max(1, steps // 10)
+
+    def rate(step: int) -> float:
+        if step < warm:
+            return (step + 1) / warm
+        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+
+
+class _State:
+    """All that changes from epoch to epoch."""
+
+    def __init__(
+        self, network: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, generator: torch.Generator
+    ) -> None:
+        self.network, self.optimizer, self.scheduler, self.generator = (
+            network,
+            optimizer,
+            scheduler,
+            generator,
+        )
+        self.epoch = 0
+        self.history: list[float] = []
+        self.best: dict[str, Any] = {}
+        self.best_epoch = 0
+
+    def record(self, value: float) -> None:
+        """Note the validation loss of the epoch just done; if it is the best, keep weights and buffers."""
+        if not self.best or value < min(self.history):
+            self.best, self.best_epoch = copy.deepcopy(self.network.state_dict()), self.epoch
+        self.history.append(value)
+
+    def stopped(self, patience: int | None) -> bool:
+        return patience is not None and self.epoch - self.best_epoch >= patience
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "history": self.history,
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": {k: v for k, v in self.scheduler.state_dict().items() if k != "lr_lambdas"},
+            "generator": self.generator.get_state(),
+            "torch": torch.get_rng_state(),
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.epoch, self.history = saved["epoch"], saved["history"]
+        self.best, self.best_epoch = saved["best"], saved["best_epoch"]
+        self.network.load_state_dict(saved["network"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scheduler.load_state_dict({**self.scheduler.state_dict(), **saved["scheduler"]})
+        self.generator.set_state(saved["generator"])
+        torch.set_rng_state(saved["torch"])

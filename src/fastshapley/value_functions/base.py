@@ -1,0 +1,100 @@
+"""What every value function is, and the parts that several share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fastshapley.errors import InputError
+from fastshapley.models import ModelFunction
+from fastshapley.players import Partition
+
+Link = Literal["identity", "logit"]
+_CLIP = 1e-7  # probabilities are kept this far from 0 and 1 before a logit
+
+
+@runtime_checkable
+class ValueFunction(Protocol):
+    """A game for each row: ``v(x, s)`` with x (n, ...) and s (n, m, players), boolean, to (n, m, outputs).
+
+    An object of the user's needs no more than this. Two optional members save evaluations where a game has
+    them: ``null``, a tensor (outputs,), if v(x, 0) is the same for every row, and ``grand(x)``, (n, outputs).
+    """
+
+    @property
+    def players(self) -> int: ...
+
+    @property
+    def outputs(self) -> int: ...
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a value function of ours is fitted to: a model, encoded rows (n, columns), and the players."""
+
+    model: ModelFunction
+    x: Tensor
+    x_val: Tensor
+    players: Partition
+    link: Link = "identity"
+
+
+def null_values(value_function: ValueFunction, x: Tensor) -> Tensor:
+    """v(x, 0) for each row, (n, outputs)."""
+    null = getattr(value_function, "null", None)
+    if isinstance(null, Tensor):
+        return null.to(x.device).expand(len(x), -1)
+    return _constant_coalition(value_function, x, False)
+
+
+def grand_values(value_function: ValueFunction, x: Tensor) -> Tensor:
+    """v(x, 1) for each row, (n, outputs)."""
+    grand = getattr(value_function, "grand", None)
+    if grand is not None:
+        result: Tensor = grand(x)
+        return result
+    return _constant_coalition(value_function, x, True)
+
+
+def _constant_coalition(value_function: ValueFunction, x: Tensor, member: bool) -> Tensor:
+    s = torch.full((len(x), 1, value_function.players), member, device=x.device)
+    return evaluate(value_function, x, s)[:, 0]
+
+
+def evaluate(value_function: ValueFunction, x: Tensor, s: Tensor) -> Tensor:
+    """v(x, s) as float64, checked: a shape or a number that is wrong is reported here, once."""
+    with torch.no_grad():
+        v = value_function(x, s)
+    expected = (*s.shape[:2], value_function.outputs)
+    if not isinstance(v, Tensor) or tuple(v.shape) != expected:
+        got = tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
+        raise InputError(
+            f"value_function returned {got} where a tensor of shape {expected} (rows, coalitions, outputs) is "
+            f"expected, for x {tuple(x.shape)} and s {tuple(s.shape)}"
+        )
+    v = v.to(torch.float64)
+    finite = v.isfinite().flatten(1).all(1)
+    if not finite.all():
+        rows = (~finite).nonzero()[:, 0].tolist()
+        raise InputError(f"value_function is not finite for {len(rows)} rows of this batch, among them {rows[:5]}")
+    return v
+
+
+def apply_link(link: Link, y: Tensor) -> Tensor:
+    """The link of the model's output, applied once, inside the value function.
+
+    >>> apply_link("logit", torch.tensor([0.5]))
+    tensor([0.])
+    """
+    if link == "identity":
+        return y
+    if link != "logit":
+        raise InputError(f"link is {link!r}: use 'identity' or 'logit'")
+    if y.min() < -1e-6 or y.max() > 1 + 1e-6:
+        raise InputError("link is 'logit', but the model's outputs are not probabilities: use link='identity'")
+    return torch.logit(y.double(), eps=_CLIP).to(y.dtype)

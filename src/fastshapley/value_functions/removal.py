@@ -1,0 +1,163 @@
+"""Games of the user's own model: what is hidden is replaced, and the model's outputs are averaged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor
+
+from fastshapley.errors import InputError, ModelError
+from fastshapley.models import PROBE, ModelFunction, Scale
+from fastshapley.players import Partition
+from fastshapley.schema import Table
+from fastshapley.training import Run
+from fastshapley.value_functions.base import Link, Problem, apply_link
+
+_MEMORY = 1 << 27  # bytes of mixed rows built at once
+
+
+class Removal(BaseEstimator, ABC):
+    """v(x, s) = link(mean over b of f(x_s, b)): hidden entries are taken from fixed rows b, all of one row."""
+
+    rows_: Tensor
+    players: int
+    outputs: int
+    null: Tensor
+    scale: Scale
+    link: Link
+
+    @abstractmethod
+    def fit(self, problem: Problem, run: Run) -> Self:
+        """Choose the rows that replace what is hidden."""
+
+    def assemble(self, model: ModelFunction, rows: Tensor, players: Partition, link: Link) -> Self:
+        null = apply_link(link, model(rows).mean(0))
+        return self.restore(model, rows, players, link, null, model.scale)
+
+    def restore(
+        self,
+        model: ModelFunction | None,
+        rows: Tensor,
+        players: Partition,
+        link: Link,
+        null: Tensor,
+        scale: Scale,
+    ) -> Self:
+        """The fitted game from its parts; without the model it can be kept, but not evaluated."""
+        self.model_, self.rows_, self.partition_ = model, rows, players
+        self.link, self.null, self.scale = link, null, scale
+        self.players, self.outputs = len(players), len(null)
+        return self
+
+    @property
+    def cost(self) -> int:
+        """Rows that the model is called with for one evaluation."""
+        return len(self.rows_)
+
+    def grand(self, x: Tensor) -> Tensor:
+        return apply_link(self.link, self._model(x))
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        shown = self.partition_.mask(s)
+        rows = x[:, None].expand(shown.shape).flatten(0, 1)
+        shown = shown.flatten(0, 1)
+        chunk = max(1, _MEMORY // (8 * self.rows_.numel()))
+        means = []
+        for show, row in zip(shown.split(chunk), rows.split(chunk), strict=True):
+            mixed = torch.where(show[:, None], row[:, None], self.rows_)
+            means.append(self._model(mixed.flatten(0, 1)).unflatten(0, mixed.shape[:2]).mean(1))
+        return apply_link(self.link, torch.cat(means)).unflatten(0, s.shape[:2])
+
+    def _model(self, x: Tensor) -> Tensor:
+        if self.model_ is None:
+            raise ModelError(
+                f"the {type(self).__name__.lower()} value function calls the model, which a file does not hold: "
+                "use FastSHAP.load(path, model=model)"
+            )
+        return self.model_(x)
+
+
+class Marginal(Removal):
+    """Hidden entries come from background rows, and the outputs are averaged over them.
+
+    ``background`` is how many training rows to draw, or a table of the user's own.
+    """
+
+    def __init__(self, background: int | Table = 128) -> None:
+        self.background = background
+
+    def fit(self, problem: Problem, run: Run) -> Self:
+        return self.assemble(problem.model, self._rows(problem, run), problem.players, problem.link)
+
+    def _rows(self, problem: Problem, run: Run) -> Tensor:
+        x = problem.x
+        if isinstance(self.background, int):
+            if self.background < 1:
+                raise InputError(f"background is {self.background}: use at least one row")
+            generator = run.generator("background")
+            return x[torch.randperm(len(x), generator=generator, device=x.device)[: self.background]]
+        rows = problem.model.schema.encode(self.background, "background").to(x.device)
+        if len(rows) == 0:
+            raise InputError("background has no rows")
+        return rows
+
+
+class Baseline(Removal):
+    """Hidden entries take fixed values.
+
+    ``values`` maps columns to values, or is a table of one row. A column that it does not name takes its
+    mean, or its most frequent value where it holds categories or booleans.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | Table | None = None) -> None:
+        self.values = values
+
+    def fit(self, problem: Problem, run: Run) -> Self:
+        return self.assemble(problem.model, self._row(problem), problem.players, problem.link)
+
+    def _row(self, problem: Problem) -> Tensor:
+        schema, x = problem.model.schema, problem.x
+        if self.values is not None and not isinstance(self.values, Mapping):
+            rows = schema.encode(self.values, "values").to(x.device)
+            if len(rows) != 1:
+                raise InputError(f"values has {len(rows)} rows: pass one row, or a mapping from columns to values")
+            return rows
+        row = torch.stack([_centre(x[:, j], column.discrete) for j, column in enumerate(schema.columns)])
+        for key, value in (self.values or {}).items():
+            if str(key) not in schema.names:
+                raise InputError(f"values names {key!r}, which is not a column; there are {list(schema.names)}")
+            j = schema.names.index(str(key))
+            row[j] = schema.encode_cell(j, value)
+        return row[None]
+
+
+class Missing(Removal):
+    """Hidden entries go missing, for a model that was trained on rows with gaps.
+
+    ``model`` stands in for the user's model, as a surrogate; by default it is that model itself.
+    """
+
+    def __init__(self, model: Any = None) -> None:
+        self.model = model
+
+    def fit(self, problem: Problem, run: Run) -> Self:
+        model = problem.model
+        if self.model is not None:
+            model = ModelFunction(self.model, model.schema, problem.x[:PROBE])
+            if model.outputs != problem.model.outputs:
+                raise ModelError(
+                    f"the surrogate has {model.outputs} outputs where the model has {problem.model.outputs}"
+                )
+        gaps = torch.full_like(problem.x[:1], torch.nan)
+        return self.assemble(model, gaps, problem.players, problem.link)
+
+
+def _centre(values: Tensor, discrete: bool) -> Tensor:
+    present = values[~values.isnan()]
+    if len(present) == 0:
+        return values.new_tensor(torch.nan)
+    return present.mode().values if discrete else present.mean()

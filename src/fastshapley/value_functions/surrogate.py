@@ -1,0 +1,177 @@
+"""The surrogate: a network trained to give the model's output from any part of a row."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fastshapley.coalitions import sample_uniform_sizes
+from fastshapley.errors import InputError
+from fastshapley.models import ModelFunction, Scale
+from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
+from fastshapley.recipes import Layers
+from fastshapley.training import Run, Training, train
+from fastshapley.value_functions.base import Link, Problem, apply_link
+from fastshapley.value_functions.removal import Missing
+
+_CHUNK = 4096  # coalitions a forward pass: the activations stay in the cache
+_VALIDATION = 1 << 16  # coalitions that choose the best epoch
+
+
+class Surrogate(BaseEstimator):
+    """v(x, s) = link(g(x_s, s)) with a network g trained so that g(x_s, s) is E[f(x) | x_s].
+
+    It is trained on the model's outputs at coalitions of uniform size: by Kullback-Leibler divergence where
+    they are probabilities, by squared error where they are not.
+
+    ``network`` is the network's body, a module of the user's from (b, inputs + players) to (b, outputs) logits
+    or numbers; by default a small perceptron. It may also be a fitted estimator that takes missing values,
+    which is then used as it is. ``training`` are the stages it is trained in and ``layers`` the
+    default body's layers; by default both come from the recipe, and ``training=()`` takes the network as it is.
+    """
+
+    players: int
+    outputs: int
+    null: Tensor
+    scale: Scale
+    link: Link
+    cost = 1
+
+    def __init__(
+        self,
+        network: Any = None,
+        training: tuple[Training, ...] | None = None,
+        layers: Layers | None = None,
+        coalitions: int | None = None,
+    ) -> None:
+        self.network = network
+        self.training = training
+        self.layers = layers
+        self.coalitions = coalitions
+
+    def fit(self, problem: Problem, run: Run) -> Surrogate | Missing:
+        """Train on the problem's rows; the result is the game (`Missing` if an estimator was given)."""
+        if self.network is not None and not isinstance(self.network, nn.Module):
+            return Missing(self.network).fit(problem, run)
+        model, x, players = problem.model, problem.x, problem.players
+        encoder = TableEncoder.fitted(x, [len(c.categories or ()) for c in model.schema.columns])
+        inputs = len(encoder.columns) + len(players)
+        layers = self.layers or Layers()
+        with run.isolated("surrogate weights"):
+            body = copy.deepcopy(self.network) or Perceptron(
+                inputs, model.outputs, layers.count, layers.width, layers.activation
+            )
+        network = MaskedNetwork(encoder, players.owner, body).to(x.device)
+        y, y_val = (
+            _outputs(model, x, "outputs", run),
+            _outputs(model, problem.x_val, "validation outputs", run),
+        )
+        self._assemble(network, model.scale, problem.link, len(players), model.outputs)
+        if model.scale == "real":
+            self.shift_ = y.mean(0)
+            self.spread_ = torch.where(y.std(0, correction=0) > 0, y.std(0, correction=0), 1.0)
+        self._check(x[:2])
+        self._train(x, y, problem.x_val, y_val, run)
+        self.null = self._null(x)
+        return self
+
+    def restore(
+        self,
+        network: MaskedNetwork,
+        scale: Scale,
+        link: Link,
+        players: int,
+        shift: Tensor,
+        spread: Tensor,
+        null: Tensor,
+    ) -> Surrogate:
+        """The fitted game from its parts."""
+        self._assemble(network, scale, link, players, len(shift))
+        self.shift_, self.spread_, self.null = shift, spread, null
+        network.eval()
+        return self
+
+    def grand(self, x: Tensor) -> Tensor:
+        return self(x, torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device))[:, 0]
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        rows = max(1, _CHUNK // s.shape[1])
+        with torch.no_grad():
+            raw = [
+                torch.cat([self.network_(a, c) for c in b.split(_CHUNK, dim=1)], dim=1)
+                for a, b in zip(x.split(rows), s.split(rows), strict=True)
+            ]
+        return apply_link(self.link, self._activate(torch.cat(raw)))
+
+    def _assemble(self, network: MaskedNetwork, scale: Scale, link: Link, players: int, outputs: int) -> None:
+        self.network_, self.scale, self.link = network, scale, link
+        self.players, self.outputs = players, outputs
+        device = network.inputs.device
+        self.shift_ = torch.zeros(outputs, dtype=torch.float64, device=device)
+        self.spread_ = torch.ones(outputs, dtype=torch.float64, device=device)
+
+    def _activate(self, raw: Tensor) -> Tensor:
+        if self.scale == "probabilities":
+            return raw.softmax(-1)
+        if self.scale == "probability":
+            return raw.sigmoid()
+        return self.shift_ + self.spread_ * raw
+
+    def _check(self, x: Tensor) -> None:
+        s = torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device)
+        inputs = len(self.network_.encoder.columns) + self.players
+        expected = f"a module from (b, {inputs}) to (b, {self.outputs})"
+        try:
+            with torch.no_grad():
+                shape = tuple(self.network_(x, s).shape)
+        except RuntimeError as error:
+            raise InputError(f"network must be {expected}: {error}") from error
+        if shape != (len(x), 1, self.outputs):
+            raise InputError(f"network must be {expected}; it returned {shape[-1]} outputs")
+
+    def _train(self, x: Tensor, y: Tensor, x_val: Tensor, y_val: Tensor, run: Run) -> None:
+        coalitions = self.coalitions or 1
+        y, y_val = ((y - self.shift_) / self.spread_).float(), ((y_val - self.shift_) / self.spread_).float()
+        each = max(1, min(10, _VALIDATION // len(x_val)))
+        s_val = sample_uniform_sizes(len(x_val), each, self.players, run.generator("surrogate validation"))
+
+        def loss(rows: Tensor, generator: torch.Generator) -> Tensor:
+            s = sample_uniform_sizes(len(rows), coalitions, self.players, generator)
+            return self._loss(self.network_(x[rows], s), y[rows])
+
+        def validate() -> float:
+            parts = zip(x_val.split(_CHUNK), s_val.split(_CHUNK), y_val.split(_CHUNK), strict=True)
+            return sum(len(a) * float(self._loss(self.network_(a, b), c)) for a, b, c in parts) / len(x_val)
+
+        self.losses_: list[float] = []
+        for stage, options in enumerate(self.training or ()):
+            name = "surrogate" if len(self.training or ()) == 1 else f"surrogate stage {stage + 1}"
+            self.losses_ += train(self.network_, loss, len(x), options, run, name, validate)
+        self.network_.eval()
+
+    def _loss(self, raw: Tensor, y: Tensor) -> Tensor:
+        target = y[:, None].expand(raw.shape)
+        if self.scale == "probabilities":
+            return -(target * raw.log_softmax(-1)).sum(-1).mean()
+        if self.scale == "probability":
+            return functional.binary_cross_entropy_with_logits(raw, target)
+        return functional.mse_loss(raw, target)
+
+    def _null(self, x: Tensor) -> Tensor:
+        null = self(x[:1], torch.zeros(1, 1, self.players, dtype=torch.bool, device=x.device))
+        return null[0, 0].double()
+
+
+def _outputs(model: ModelFunction, x: Tensor, name: str, run: Run) -> Tensor:
+    """The model's outputs, kept with the run's unfinished work: the model may be slow."""
+    saved: dict[str, Any] | None = run.checkpoint.load(name)
+    if saved is None:
+        saved = {"y": model(x).cpu()}
+        run.checkpoint.save(name, saved)
+    y: Tensor = saved["y"]
+    return y.to(x.device)
