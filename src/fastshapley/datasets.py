@@ -34,6 +34,8 @@ def load_census(categories: Literal["codes", "names"] = "codes") -> Split:
     Categories come as the paper has them, numbered by name (a relationship by closeness), or with
     ``categories="names"`` as text with gaps where the publisher has a question mark.
     """
+    if categories not in ("codes", "names"):
+        raise ValueError(f"categories is {categories!r}: use 'codes' or 'names'")
     columns = [
         "Age",
         "Workclass",
@@ -68,8 +70,6 @@ def load_census(categories: Literal["codes", "names"] = "codes") -> Split:
                 order = relationships if name == "Relationship" else sorted(frame[name].unique())
                 frame[name] = frame[name].map({value: code for code, value in enumerate(order)})
         frame = frame.astype(np.float64)
-    elif categories != "names":
-        raise ValueError(f"categories is {categories!r}: use 'codes' or 'names'")
     return _split(frame, y, first=(0.2, 7), second=(0.2, 0), players=Features())
 
 

@@ -18,15 +18,16 @@ from fastshapley import persistence, recipes
 from fastshapley.checkpoints import Checkpoint, fingerprint
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel
-from fastshapley.fitting import fit_network
+from fastshapley.explanations import explanation, squeeze
+from fastshapley.fitting import build_network, fit_network
 from fastshapley.models import PROBE, ModelFunction
-from fastshapley.networks.mlp import ExplainerNetwork, Perceptron, TableEncoder
+from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.players import Features, Groups, Partition
 from fastshapley.recipes import Recipe
 from fastshapley.report import Report, measure, true_values
 from fastshapley.schema import Schema, Table
-from fastshapley.training import Run
+from fastshapley.training import Run, one_thread
 from fastshapley.value_functions import Baseline, Marginal, Problem, Removal, Surrogate, ValueFunction
 from fastshapley.value_functions.base import Link, grand_values, null_values
 
@@ -99,36 +100,20 @@ class FastSHAP(BaseEstimator):
         ``X`` is held out. With ``checkpoint``, a directory, a fit that was killed goes on where it was.
         """
         self._check_parameters()
-        device = self._device()
         schema = Schema.of(X)
-        x = schema.encode(X)
-        if len(x) == 0:
-            raise InputError("X has no rows")
-        seed = _seed(self.random_state)
-        if X_val is None:
-            x, x_val = _hold_out(x, seed if checkpoint is None else 0)
-        else:
-            x_val = schema.encode(X_val, "X_val")
-            if len(x_val) == 0:
-                raise InputError("X_val has no rows")
-        x, x_val = x.to(device), x_val.to(device)
-        recipe = recipes.resolve(self.recipe, len(x))
-
+        x = schema.encode(X).to(self._device())
+        x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
+        for argument, rows in (("X", x), ("X_val", x_val)):
+            if rows is not None and len(rows) == 0:
+                raise InputError(f"{argument} has no rows")
         model = None if self.model is None else ModelFunction(self.model, schema, x[:PROBE])
-        partition = (self.players or Features()).bind(schema.names)
-        store = Checkpoint(checkpoint)
-        outputs = None if model is None else model(x[:PROBE])
-        settings = {
-            k: v for k, v in self.get_params(deep=False).items() if k not in ("model", "device", "progress")
-        }
-        seed = store.claim(fingerprint(x, x_val, outputs, schema, _describe(settings)), seed)
-        run = Run(seed, store, self.progress, device)
-
-        game, partition = self._fit_value_function(model, x, x_val, partition, recipe, run)
-        network = self._build_network(x, schema, game, recipe, run)
-        history: list[float] = []
-        if game.players > 1:
-            history = fit_network(
+        run = self._start(schema, x, x_val, model, checkpoint)
+        x, x_val = _hold_out(x, run) if x_val is None else (x, x_val)
+        recipe = recipes.resolve(self.recipe, len(x))
+        with one_thread():
+            game, partition = self._fit_value_function(model, schema, x, x_val, recipe, run)
+            network = build_network(x, schema, game, self.network, recipe, run)
+            self.losses_ = fit_network(
                 network,
                 game,
                 x,
@@ -139,30 +124,19 @@ class FastSHAP(BaseEstimator):
                 penalty=self.penalty,
                 discrete=[column.discrete for column in schema.columns],
             )
-        self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
-        self.losses_ = history
-        rows, truth, how = true_values(game, x_val, seed)
-        self.report_: Report | None = measure(self._explain(rows)[0].cpu().numpy(), truth, how)
+            self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
+            self.report_: Report | None = self._measure(x_val, run)
         return self
 
     def __call__(self, X: Table) -> shap.Explanation:
         """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several."""
         x = self._encode(X)
         values, base = self._explain(x)
-        data, display = self._data(X, x)
-        several = self.value_function_.outputs > 1
-        return shap.Explanation(
-            values=_squeeze(values),
-            base_values=_squeeze(base),
-            data=data,
-            display_data=display,
-            feature_names=list(self.player_names_),
-            output_names=list(self.output_names_) if several else None,
-        )
+        return explanation(X, x, values, base, self.schema_, self.partition_, self.output_names_)
 
     def shap_values(self, X: Table) -> NDArray[np.float64]:
         """Shapley values, (n, players) for one output, (n, players, outputs) for several."""
-        return _squeeze(self._explain(self._encode(X))[0])
+        return squeeze(self._explain(self._encode(X))[0])
 
     def estimate(self, X: Table, method: Literal["exact", "kernel"] = "exact", **options: Any) -> Estimate:
         """Shapley values of the same game without the network, by enumeration or by sampling.
@@ -227,15 +201,31 @@ class FastSHAP(BaseEstimator):
             return torch.device(self.device)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    def _fit_value_function(
+    def _start(
         self,
-        model: ModelFunction | None,
+        schema: Schema,
         x: Tensor,
-        x_val: Tensor,
-        partition: Partition,
-        recipe: Recipe,
-        run: Run,
+        x_val: Tensor | None,
+        model: ModelFunction | None,
+        checkpoint: str | os.PathLike[str] | None,
+    ) -> Run:
+        """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings."""
+        store = Checkpoint(checkpoint)
+        seed = _seed(self.random_state)
+        if checkpoint is not None:
+            settings = {
+                name: _text(value)
+                for name, value in self.get_params(deep=False).items()
+                if name not in ("model", "device", "progress")
+            }
+            outputs = None if model is None else model(x[:PROBE])
+            seed = store.claim(fingerprint(schema, x, x_val, outputs, settings), seed)
+        return Run(seed, store, self.progress, x.device)
+
+    def _fit_value_function(
+        self, model: ModelFunction | None, schema: Schema, x: Tensor, x_val: Tensor, recipe: Recipe, run: Run
     ) -> tuple[ValueFunction, Partition]:
+        partition = (self.players or Features()).bind(schema.names)
         game = self.value_function
         if _is_fitted(game):
             link = getattr(game, "link", self.link)
@@ -246,37 +236,10 @@ class FastSHAP(BaseEstimator):
                     raise InputError(f"value_function has {game.players} players, and the table {len(partition)}")
                 partition = Partition(tuple(f"player {i}" for i in range(game.players)), ())
             return game, partition
-        assert model is not None
+        assert model is not None  # checked with the parameters
         game = _NAMED[game]() if isinstance(game, str) else clone(game)
-        if isinstance(game, Surrogate):
-            given = {
-                "training": recipe.surrogate,
-                "layers": recipe.surrogate_layers,
-                "coalitions": recipe.surrogate_coalitions,
-            }
-            game.set_params(**{name: value for name, value in given.items() if getattr(game, name) is None})
-        fitted: ValueFunction = game.fit(Problem(model, x, x_val, partition, self.link), run)
+        fitted: ValueFunction = game.fit(Problem(model, x, x_val, partition, self.link, recipe), run)
         return fitted, partition
-
-    def _build_network(
-        self, x: Tensor, schema: Schema, game: ValueFunction, recipe: Recipe, run: Run
-    ) -> ExplainerNetwork:
-        encoder = TableEncoder.fitted(x, [len(c.categories or ()) for c in schema.columns])
-        classes = _classes(game) if recipe.tied_classes and self.network is None else "free"
-        layers = recipe.explainer_layers
-        outputs = ExplainerNetwork.body_outputs(game.players, game.outputs, classes)
-        with run.isolated("explainer weights"):
-            body = copy.deepcopy(self.network) or Perceptron(
-                len(encoder.columns), outputs, layers.count, layers.width, layers.activation
-            )
-        network = ExplainerNetwork(encoder, body, game.players, game.outputs, classes).to(x.device)
-        if getattr(game, "scale", "real") == "real" or getattr(game, "link", "identity") != "identity":
-            total = grand_values(game, x[:_BATCH]).double() - null_values(game, x[:_BATCH]).double()
-            spread = total.square().mean(0).sqrt()
-            network.scale.copy_(torch.where(spread > 0, spread, 1.0))
-        with torch.no_grad():
-            network.eval()(x[:1])  # a body of the wrong shape is reported here
-        return network
 
     def _set_fitted(
         self,
@@ -314,41 +277,13 @@ class FastSHAP(BaseEstimator):
             base.append(null)
         return torch.cat(values), torch.cat(base)
 
-    def _data(self, X: Table, x: Tensor) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """What to plot beside each value, (n, players): numbers, and what to show in their place for categories."""
-        owner = self.partition_.owner
-        if not owner:
-            return None, None
-        columns = x.cpu().numpy()
-        if len(self.partition_) == len(owner) and not self.schema_.categorical:
-            return columns, None
-        shown = np.asarray(X, dtype=object)
-        data = np.full((len(x), len(self.partition_)), np.nan)
-        display = np.empty(data.shape, dtype=object)
-        for player in range(len(self.partition_)):
-            members = self.partition_.members(player)
-            if len(members) == 1:
-                data[:, player], display[:, player] = columns[:, members[0]], shown[:, members[0]]
-            else:
-                names = [self.schema_.names[m] for m in members]
-                display[:, player] = [
-                    ", ".join(n for n, v in zip(names, row, strict=True) if v not in (0, False)) or "none"
-                    for row in shown[:, members]
-                ]
-        return data, display
+    def _measure(self, x_val: Tensor, run: Run) -> Report:
+        rows, truth, how = true_values(self.value_function_, x_val, run.seed)
+        return measure(self._explain(rows)[0].cpu().numpy(), truth, how)
 
 
 def _is_fitted(value_function: Any) -> bool:
     return hasattr(value_function, "players") and hasattr(value_function, "outputs")
-
-
-def _classes(game: ValueFunction) -> Literal["free", "mirror", "zero-sum"]:
-    """What is known of the outputs' values: those of probabilities sum to zero over the classes."""
-    if getattr(game, "scale", None) != "probabilities":
-        return "free"
-    if game.outputs == 2:
-        return "mirror"
-    return "zero-sum" if getattr(game, "link", None) == "identity" else "free"
 
 
 def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:
@@ -357,12 +292,11 @@ def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:
     return tuple(f"output {k}" for k in range(outputs))
 
 
-def _hold_out(x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+def _hold_out(x: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+    """Training and validation rows; both are all rows where there are too few to part with any."""
+    order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
     held = int(_HELD_OUT * len(x))
-    if held == 0:
-        return x, x
-    return x[order[held:]], x[order[:held]]
+    return (x[order[held:]], x[order[:held]]) if held else (x, x)
 
 
 def _seed(random_state: Any) -> int:
@@ -373,11 +307,7 @@ def _seed(random_state: Any) -> int:
     return int(random_state)
 
 
-def _describe(settings: dict[str, Any]) -> str:
-    """Settings as text that is the same in every process."""
-    return repr({k: v if not hasattr(v, "__dict__") else (type(v).__name__, str(v)) for k, v in settings.items()})
-
-
-def _squeeze(values: Tensor) -> NDArray[np.float64]:
-    array: NDArray[np.float64] = values.cpu().numpy()
-    return array[..., 0] if array.shape[-1] == 1 else array
+def _text(value: Any) -> str:
+    """A setting as text that is the same in every process."""
+    text = str(value)
+    return type(value).__name__ if " at 0x" in text else text

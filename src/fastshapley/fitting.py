@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastshapley.coalitions import curvature, sample_kernel
+from fastshapley.errors import InputError
 from fastshapley.estimators.exact import exact_values
 from fastshapley.estimators.kernel import draw_pairs, solve_pairs
 from fastshapley.mixing import mix_rows
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, TableEncoder
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
 from fastshapley.recipes import Recipe, Targets
+from fastshapley.schema import Schema
 from fastshapley.training import Loss, Run, train
 from fastshapley.value_functions.base import ValueFunction, evaluate, grand_values, null_values
 
@@ -63,6 +66,47 @@ class Game:
         return (values / self.scale).float()
 
 
+def build_network(
+    x: Tensor, schema: Schema, game: ValueFunction, body: nn.Module | None, recipe: Recipe, run: Run
+) -> ExplainerNetwork:
+    """A new network for a game: the encoding of the columns, then ``body`` or the recipe's layers."""
+    encoder = TableEncoder.fitted(x, schema.category_counts)
+    classes = _classes(game) if recipe.tied_classes and body is None else "free"
+    layers = recipe.explainer_layers
+    outputs = ExplainerNetwork.body_outputs(game.players, game.outputs, classes)
+    with run.isolated("explainer weights"):
+        body = copy.deepcopy(body)
+        if body is None:
+            body = Perceptron(len(encoder.columns), outputs, layers.count, layers.width, layers.activation)
+    network = ExplainerNetwork(encoder, body, game.players, game.outputs, classes).to(x.device)
+    if getattr(game, "scale", "real") == "real" or getattr(game, "link", "identity") != "identity":
+        some = x[:_BLOCK]
+        spread = (grand_values(game, some).double() - null_values(game, some).double()).square().mean(0).sqrt()
+        network.scale.copy_(torch.where(spread > 0, spread, 1.0))
+    _check_body(network, x[:2])
+    return network
+
+
+def _check_body(network: ExplainerNetwork, x: Tensor) -> None:
+    try:
+        with torch.no_grad():
+            network.eval()(x)
+    except InputError:
+        raise
+    except Exception as error:  # whatever the user's module raises
+        inputs, outputs = len(network.encoder.columns), network.players * network.outputs
+        raise InputError(f"network must be a module from (b, {inputs}) to (b, {outputs}): {error}") from error
+
+
+def _classes(game: ValueFunction) -> Classes:
+    """What is known of the outputs' values: those of probabilities sum to zero over the classes."""
+    if getattr(game, "scale", None) != "probabilities":
+        return "free"
+    if game.outputs == 2:
+        return "mirror"
+    return "zero-sum" if getattr(game, "link", None) == "identity" else "free"
+
+
 def fit_network(
     network: ExplainerNetwork,
     value_function: ValueFunction,
@@ -79,9 +123,11 @@ def fit_network(
 
     ``normalized`` says whether the loss sees normalised values; ``discrete`` which columns hold no numbers.
     """
+    if value_function.players == 1:
+        return []  # the one value is grand minus null
     game = Game(value_function, network.scale.double())
 
-    def phi(rows: Tensor, total: Tensor, pick: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def phi(rows: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         values = network(rows) / network.scale
         gap = efficiency_penalty(values, total) if penalty else values.new_zeros(())
         return (normalize(values, total) if normalized else values), penalty * gap

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
@@ -39,12 +40,16 @@ class ModelFunction:
         self._predict, known_scale = _predictor(model)
         self._integers_allowed = _is(is_regressor, model)
         y = self(probe)
-        self.scale: Scale = known_scale or ("probabilities" if _sum_to_one(y) else "real")
-        if self.scale != "real" and (y.min() < -1e-6 or y.max() > 1 + 1e-6):
+        if known_scale not in (None, "real") and (y.min() < -1e-6 or y.max() > 1 + 1e-6):
             raise ModelError(f"model returns probabilities outside [0, 1]: from {y.min():.3g} to {y.max():.3g}")
+        if known_scale in (None, "probabilities"):  # of several labels, each may be likely on its own
+            known_scale = "probabilities" if _sum_to_one(y) else "real"
+        self.scale: Scale = known_scale
         self.output_names = _output_names(model, self.outputs)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if len(x) == 0:  # which few models take
+            return x.new_zeros(0, self.outputs, dtype=torch.float64)
         batches = [self._call(part) for part in x.split(_BATCH)]
         return torch.cat(batches).to(x.device)
 
@@ -69,6 +74,27 @@ def _predictor(model: Any) -> tuple[Callable[[Table], Any], Scale | None]:
     """How to call the model on a batch of rows, and what it returns where that is known."""
     if isinstance(model, nn.Module):
         return _torch_predictor(model), None
+    if not isinstance(model, type):
+        function = _estimator(model)
+        if function is not None:
+            predict, scale = function
+            return lambda rows: predict(rows.cpu().numpy() if isinstance(rows, Tensor) else rows), scale
+        if callable(model):
+            owner = getattr(model, "__self__", None)
+            if getattr(model, "__name__", "") == "predict" and _is(is_classifier, owner):
+                raise ModelError(
+                    "model is a classifier's predict, which returns labels: pass the classifier itself"
+                )
+            return model, None
+    what = f"the class {model.__name__}" if isinstance(model, type) else f"of type {type(model).__name__}"
+    raise ModelError(
+        f"model is {what}: pass a fitted estimator with predict_proba or predict, a "
+        "torch.nn.Module, or a function from a batch of rows to an array (n,) or (n, outputs)"
+    )
+
+
+def _estimator(model: Any) -> tuple[Callable[[Table], Any], Scale | None] | None:
+    """The same for a fitted estimator or booster; None for what is neither."""
     package = type(model).__module__.partition(".")[0]
     if package == "xgboost" and hasattr(model, "save_config"):
         return _xgboost_booster(model)
@@ -85,16 +111,8 @@ def _predictor(model: Any) -> tuple[Callable[[Table], Any], Scale | None]:
                 f"model is a {type(model).__name__}, which has no predict_proba: pass a function, such as "
                 "model.decision_function, or calibrate it with sklearn.calibration.CalibratedClassifierCV"
             )
-        return model.predict, "real"
-    if callable(model):
-        owner = getattr(model, "__self__", None)
-        if getattr(model, "__name__", "") == "predict" and _is(is_classifier, owner):
-            raise ModelError("model is a classifier's predict, which returns labels: pass the classifier itself")
-        return model, None
-    raise ModelError(
-        f"model is a {type(model).__name__}: pass a fitted estimator with predict_proba or predict, a "
-        "torch.nn.Module, or a function from a batch of rows to an array (n,) or (n, outputs)"
-    )
+        return model.predict, "real" if _is(is_regressor, model) else None
+    return None
 
 
 def _is(kind: Callable[[Any], bool], model: Any) -> bool:
@@ -107,7 +125,7 @@ def _is(kind: Callable[[Any], bool], model: Any) -> bool:
 
 def _check_fitted(model: Any) -> None:
     fitted = True
-    if isinstance(model, BaseEstimator):
+    if isinstance(model, BaseEstimator) and hasattr(model, "fit"):
         try:
             check_is_fitted(model)
         except NotFittedError:
@@ -123,20 +141,22 @@ def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
         like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
         if not isinstance(rows, Tensor):
             try:
-                rows = torch.as_tensor(np.asarray(rows, dtype=np.float64))
+                frame = pd.DataFrame(rows)  # which knows what to make of pd.NA
+                rows = torch.as_tensor(frame.to_numpy(dtype=np.float64, copy=True, na_value=np.nan))
             except (TypeError, ValueError):
                 raise ModelError(
                     "model is a torch.nn.Module, which takes numbers, but X has text columns"
                 ) from None
         if rows.is_floating_point():
             rows = rows.to(like.dtype)
-        training = model.training
+        training = [module for module in model.modules() if module.training]
         model.eval()
         try:
             with torch.no_grad():
                 return model(rows.to(like.device))
         finally:
-            model.train(training)
+            for module in training:  # one by one: parts of a model may be frozen
+                module.training = True
 
     return predict
 
@@ -145,8 +165,10 @@ def _xgboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
     import xgboost
 
     objective = json.loads(model.save_config())["learner"]["objective"]["name"]
-    if objective == "multi:softmax":
-        raise ModelError("model was trained with multi:softmax and returns labels: train it with multi:softprob")
+    if objective in ("multi:softmax", "binary:hinge"):
+        raise ModelError(
+            f"model was trained with {objective} and returns labels: use multi:softprob or binary:logistic"
+        )
 
     def predict(rows: Table) -> Any:
         named = hasattr(rows, "columns")
@@ -170,7 +192,8 @@ def _catboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
 
 def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]:
     if isinstance(y, Tensor):
-        y = y.detach().cpu().numpy()
+        y = y.detach().cpu()
+        y = (y.double() if y.is_floating_point() else y).numpy()  # numpy has no bfloat16
     if isinstance(y, list | tuple) and y and np.ndim(y[0]) >= 2:
         raise ModelError(
             f"model returned a {type(y).__name__} of {len(y)} arrays, one for each target: pass a function that "
@@ -179,10 +202,10 @@ def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         array = np.asarray(y)
-    if array.dtype.kind in "OUSb" or (array.dtype.kind in "iu" and not integers_allowed):
+    if array.dtype.kind not in ("fiu" if integers_allowed else "f"):
         raise ModelError(
-            f"model returned {array.dtype} values, which look like class labels: pass a function that returns "
-            "probabilities or scores (or turn counts into floats)"
+            f"model returned {array.dtype} values, not floats: if they are class labels, pass a function that "
+            "returns probabilities or scores; if they are counts, turn them into floats"
         )
     if array.ndim == 1:
         array = array[:, None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,7 +69,7 @@ class Groups:
     def bind(self, columns: Sequence[str]) -> Partition:
         player_of: dict[int, str] = {}
         for player, members in self.groups.items():
-            if isinstance(members, str) or len(members) == 0:
+            if np.ndim(members) != 1 or len(members) == 0:
                 raise InputError(f"players: group {player!r} must be a non-empty list of columns, got {members!r}")
             for member in members:
                 column = self._position(player, member, columns)
@@ -89,8 +90,10 @@ class Groups:
         return Partition(tuple(names), tuple(owner))
 
     def _position(self, player: str, member: str | int, columns: Sequence[str]) -> int:
-        if member in columns:
+        if str(member) in columns:  # a number too: a frame's columns may be numbered
             return list(columns).index(str(member))
-        if isinstance(member, int) and 0 <= member < len(columns):
-            return member
-        raise InputError(f"players: group {player!r} names {member!r}, which is not a column; there are {columns}")
+        if isinstance(member, int | np.integer) and 0 <= member < len(columns):
+            return int(member)
+        raise InputError(
+            f"players: group {player!r} names {member!r}, which is not a column; there are {list(columns)}"
+        )

@@ -26,14 +26,15 @@ from fastshapley.errors import InputError
 logger = logging.getLogger(__name__)
 
 Table = pd.DataFrame | np.ndarray | Tensor
-_EXACT = 2**53  # float64 holds every integer up to here
+_EXACT = 2.0**53  # float64 holds every integer below, and rounds some above to this
 
 
 @dataclass(frozen=True)
 class Column:
     """One column: its name, the dtype to give back, and for categories the values that the codes stand for.
 
-    ``gap`` is what the user's own table has where a value is missing: None, NaN or ``pd.NA``.
+    ``gap`` is what the user's own table has where a value is missing: None, NaN or ``pd.NA``. ``inner`` is the
+    dtype of the categories, or of the numbers in an object column.
     """
 
     key: Any
@@ -41,6 +42,7 @@ class Column:
     categories: tuple[Any, ...] | None = None
     ordered: bool = False
     gap: str = "nan"
+    inner: str = ""
 
     @property
     def name(self) -> str:
@@ -51,6 +53,11 @@ class Column:
         """Whether it holds categories or booleans, for which a mean makes no sense."""
         return self.categories is not None or self.dtype in ("bool", "boolean")
 
+    @property
+    def integral(self) -> bool:
+        """Whether it holds integers that are numbers, not categories."""
+        return self.categories is None and (self.inner or self.dtype).lower().startswith(("int", "uint"))
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -59,7 +66,7 @@ class Schema:
     >>> frame = pd.DataFrame({"age": [39, 50], "job": ["clerk", None]})
     >>> schema = Schema.of(frame)
     >>> schema.encode(frame)
-    tensor([[39., 0.],
+    tensor([[39.,  0.],
             [50., nan]], dtype=torch.float64)
     >>> schema.decode(schema.encode(frame)).equals(frame)
     True
@@ -98,43 +105,54 @@ class Schema:
         """Whether any column holds categories."""
         return any(column.categories is not None for column in self.columns)
 
+    @property
+    def category_counts(self) -> tuple[int, ...]:
+        """The number of categories of each column, 0 for numbers."""
+        return tuple(len(column.categories or ()) for column in self.columns)
+
     def encode(self, X: Table, argument: str = "X") -> Tensor:
         """The table as a float64 tensor (rows, columns); an error names ``argument``."""
         if isinstance(X, Tensor):
-            X = X.detach().cpu().numpy()
-        if isinstance(X, pd.DataFrame):
-            if self.container == "frame":
-                self._check_names(X, argument)
-            frame = X
+            X = X.detach().cpu().numpy() if X.is_complex() else X.detach().cpu().double().numpy()
+        if isinstance(X, pd.DataFrame) and self.container == "frame":
+            self._check_names(X, argument)
+        table = X if isinstance(X, pd.DataFrame) else _as_array(X, argument)
+        if table.shape[1] != len(self.columns):
+            raise InputError(f"{argument} has {table.shape[1]} columns where {len(self.columns)} are expected")
+        if isinstance(table, np.ndarray) and table.dtype.kind in "biuf" and not self.categorical:
+            encoded = np.array(table, dtype=np.float64, order="C")
         else:
-            array = _as_array(X, argument)
-            if array.dtype.kind in "biuf" and not self.categorical:
-                self._check_width(array.shape[1], argument)
-                return self._finite(np.array(array, dtype=np.float64, order="C"), argument)
-            frame = pd.DataFrame(array)
-        self._check_width(frame.shape[1], argument)
-        encoded = np.empty(frame.shape, dtype=np.float64)
-        for j, column in enumerate(self.columns):
-            encoded[:, j] = _encode(column, frame.iloc[:, j], argument)
-        return self._finite(encoded, argument)
+            frame = pd.DataFrame(table)
+            encoded = np.empty(frame.shape, dtype=np.float64)
+            for j, column in enumerate(self.columns):
+                encoded[:, j] = _encode(column, frame.iloc[:, j], argument)
+        _check_numbers(self.columns, encoded, argument)
+        return torch.from_numpy(encoded)
 
     def encode_cell(self, column: int, value: Any) -> float:
         """One value of one column, as `encode` would encode it."""
-        return float(_encode(self.columns[column], pd.Series([value], dtype=object), "values")[0])
+        encoded = _encode(self.columns[column], pd.Series([value], dtype=object), "values")
+        _check_numbers([self.columns[column]], encoded[:, None], "values")
+        return float(encoded[0])
 
     def decode(self, x: Tensor) -> Table:
-        """Rows of the user's own type from their tensor (rows, columns)."""
-        if self.container == "tensor":
-            return x.to(getattr(torch, self.dtype)) if _fits(x, np.dtype(self.dtype)) else x
+        """Rows of the user's own type from their tensor (rows, columns), which they share no memory with.
+
+        A column that cannot hold its new values, such as integers that have got a mean or a gap, becomes float.
+        """
         values = x.detach().cpu().numpy()
+        if self.container == "tensor":
+            own: torch.dtype = getattr(torch, self.dtype)
+            fits = own.is_floating_point or _fits(values, np.dtype(self.dtype))
+            return x.detach().to(own if fits else x.dtype, copy=True)
         if self.container == "frame":
             return _frame(self.columns, values)
         dtype = np.dtype(self.dtype)
         if dtype.kind in "biuf":
-            return values.astype(dtype) if _fits(x, dtype) else values
-        frame = _frame(self.columns, values)
-        array = frame.to_numpy(dtype=object)
-        return array if dtype.kind == "O" else array.astype(dtype)
+            return values.astype(dtype if _fits(values, dtype) else values.dtype)
+        array = _frame(self.columns, values).to_numpy(dtype=object)
+        # an array of strings has no gaps: "nan" in it would be one more string, and "n" where it is cut short
+        return array if dtype.kind == "O" or np.isnan(values).any() else array.astype(dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain JSON values."""
@@ -143,7 +161,7 @@ class Schema:
                 json.dumps([column.key, column.categories])
             except TypeError:
                 raise InputError(
-                    f"column {column.name!r} has categories that cannot be saved, such as "
+                    f"column {column.name!r} has a name or categories that cannot be saved, such as "
                     f"{(column.categories or (column.key,))[0]!r}: turn them into strings before fitting"
                 ) from None
         return asdict(self)
@@ -161,6 +179,7 @@ class Schema:
         expected, got = [c.key for c in self.columns], list(X.columns)
         if got == expected:
             return
+        _check_unique(X, argument)
         missing = [key for key in expected if key not in got]
         unknown = [key for key in got if key not in expected]
         if missing:
@@ -176,17 +195,6 @@ class Schema:
             f"{argument} has its columns in another order than at fit; "
             f"pass {argument}[list(explainer.feature_names_in_)]"
         )
-
-    def _check_width(self, width: int, argument: str) -> None:
-        if width != len(self.columns):
-            raise InputError(f"{argument} has {width} columns where {len(self.columns)} are expected")
-
-    def _finite(self, encoded: NDArray[np.float64], argument: str) -> Tensor:
-        bad = np.isinf(encoded).any(axis=0)
-        if bad.any():
-            names = [self.names[j] for j in np.flatnonzero(bad)]
-            raise InputError(f"{argument} has infinite values in {names}: replace them by NaN or a finite number")
-        return torch.from_numpy(encoded)
 
 
 def _plain_columns(width: int, dtype: str) -> tuple[Column, ...]:
@@ -219,8 +227,22 @@ def _check_frame(X: pd.DataFrame) -> None:
     _check_matrix(X.shape)
     if isinstance(X.columns, pd.MultiIndex):
         raise InputError("X has a MultiIndex as columns: flatten it first")
-    if not X.columns.is_unique:
-        raise InputError(f"X has duplicate columns: {sorted(set(X.columns[X.columns.duplicated()]))}")
+    _check_unique(X, "X")
+
+
+def _check_unique(X: pd.DataFrame, argument: str) -> None:
+    names = X.columns.map(str)
+    if not names.is_unique:
+        raise InputError(f"{argument} has duplicate columns: {names[names.duplicated()].unique().tolist()}")
+
+
+def _check_numbers(columns: Sequence[Column], encoded: NDArray[np.float64], argument: str) -> None:
+    for j in np.flatnonzero((np.abs(encoded) >= _EXACT).any(axis=0)).tolist():
+        where = f"in column {columns[j].name!r} of {argument}"
+        if np.isinf(encoded[:, j]).any():
+            raise InputError(f"infinite values {where}: replace them by NaN or a finite number")
+        if columns[j].integral:
+            raise InputError(f"integers from 2**53 {where}: if they are identifiers, drop the column")
 
 
 def _column(key: Any, values: pd.Series[Any]) -> Column:
@@ -228,36 +250,38 @@ def _column(key: Any, values: pd.Series[Any]) -> Column:
     dtype = values.dtype
     key = key.item() if isinstance(key, np.generic) else key
     if isinstance(dtype, pd.CategoricalDtype):
-        return Column(key, "category", tuple(dtype.categories.tolist()), bool(dtype.ordered))
-    if pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_numeric_dtype(dtype):
-        if pd.api.types.is_complex_dtype(dtype):
-            raise InputError(f"column {key!r} is complex: pass real numbers")
-        if pd.api.types.is_integer_dtype(dtype) and len(values) and values.abs().max() > _EXACT:
-            raise InputError(f"column {key!r} has integers above 2**53: if they are identifiers, drop them")
+        categories = tuple(dtype.categories.tolist())
+        return Column(key, "category", categories, bool(dtype.ordered), inner=str(dtype.categories.dtype))
+    if pd.api.types.is_numeric_dtype(dtype) and dtype.kind != "c" and not isinstance(dtype, pd.SparseDtype):
         return Column(key, str(dtype))
     if pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype):
         missing = values.isna()
         gaps = values[missing].iloc[:1].tolist()
         gap = "nan" if not gaps else {type(None): "none", type(pd.NA): "na"}.get(type(gaps[0]), "nan")
         present = values[~missing]
-        if pd.api.types.is_object_dtype(dtype) and pd.api.types.infer_dtype(present) in (
-            "integer",
-            "floating",
-            "mixed-integer-float",
-        ):
-            return Column(key, "object", gap=gap)
-        unique = pd.unique(present).tolist()
+        kind = pd.api.types.infer_dtype(present) if pd.api.types.is_object_dtype(dtype) else ""
+        if kind in _NUMBERS:
+            return Column(key, "object", gap=gap, inner=_NUMBERS[kind])
+        try:
+            unique = pd.unique(present).tolist()
+        except TypeError:
+            raise InputError(
+                f"column {key!r} holds objects such as {present.iloc[0]!r}: turn them into numbers or strings first"
+            ) from None
+        unique = [value.item() if isinstance(value, np.generic) else value for value in unique]
         with contextlib.suppress(TypeError):  # of several types: in the order met
             unique = sorted(unique)
         return Column(key, str(dtype), tuple(unique), gap=gap)
-    raise InputError(f"column {key!r} has dtype {dtype}: turn it into numbers or strings first")
+    raise InputError(f"column {key!r} has dtype {dtype}: turn it into plain numbers, strings or categories")
 
 
 def _encode(column: Column, values: pd.Series[Any], argument: str) -> NDArray[np.float64]:
     if column.categories is None:
         try:
+            if values.dtype.kind in "mMc":  # times and complex numbers, which numpy would turn into floats
+                raise TypeError
             return values.to_numpy(dtype=np.float64, na_value=np.nan)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(
                 f"{argument} has values in column {column.name!r} that are not numbers, "
                 f"such as {_first_text(values)!r}; it held numbers at fit"
@@ -277,13 +301,17 @@ def _encode(column: Column, values: pd.Series[Any], argument: str) -> NDArray[np
 
 
 def _first_text(values: pd.Series[Any]) -> Any:
-    numbers = pd.to_numeric(values, errors="coerce")
-    return values[numbers.isna() & values.notna()].iloc[0] if (numbers.isna() & values.notna()).any() else ""
+    for value in values[values.notna()]:
+        try:
+            float(value)
+        except (TypeError, ValueError, OverflowError):
+            return value
+    return None
 
 
 def _frame(columns: Sequence[Column], values: NDArray[np.float64]) -> pd.DataFrame:
     if all(column.dtype == "float64" for column in columns):
-        return pd.DataFrame(values, columns=[column.key for column in columns])
+        return pd.DataFrame(values, columns=[column.key for column in columns], copy=True)
     return pd.DataFrame({column.key: _decode(column, values[:, j]) for j, column in enumerate(columns)})
 
 
@@ -292,32 +320,36 @@ def _decode(column: Column, values: NDArray[np.float64]) -> Any:
     if column.categories is not None:
         codes = np.where(gaps, -1, values).astype(np.int64)
         if column.dtype == "category":
-            return pd.Categorical.from_codes(
-                cast("Sequence[int]", codes), categories=pd.Index(column.categories), ordered=column.ordered
-            )
+            categories = pd.Index(list(column.categories), dtype=cast(Any, column.inner))
+            return pd.Categorical.from_codes(cast("Sequence[int]", codes), categories, column.ordered)
         table = np.empty(len(column.categories) + 1, dtype=object)
         table[:-1] = column.categories
         table[-1] = _GAPS[column.gap]()
-        return pd.Series(table[codes], dtype=cast(Any, column.dtype))
+        if column.dtype == "object":
+            return pd.Series(table[codes], dtype=object)
+        return pd.Series(table, dtype=cast(Any, column.dtype)).array.take(codes)
     dtype = pd.api.types.pandas_dtype(column.dtype)
     if pd.api.types.is_object_dtype(dtype):
         boxed = values.astype(object)
+        if column.integral:
+            whole = values == np.floor(values)
+            boxed[whole] = values[whole].astype(np.int64)
         boxed[gaps] = _GAPS[column.gap]()
         return boxed
     if isinstance(dtype, np.dtype):
-        return values.astype(dtype) if _fits(values, dtype) else values
-    if gaps.all() or (values[~gaps] == np.floor(values[~gaps])).all() or "loat" in column.dtype:
-        return pd.Series(pd.array(np.where(gaps, 0, values), dtype="Float64")).mask(gaps).astype(cast(Any, dtype))
-    return pd.Series(values, dtype="Float64")
+        return values.astype(dtype if _fits(values, dtype) else values.dtype)
+    fits = _fits(values[~gaps], cast(Any, dtype).numpy_dtype)
+    return pd.Series(np.where(gaps, 0, values)).astype(cast(Any, dtype if fits else "Float64")).mask(gaps)
 
 
+_NUMBERS = {"integer": "int64", "floating": "float64", "mixed-integer-float": "float64"}  # as pandas infers them
 _GAPS: dict[str, Callable[[], Any]] = {"none": lambda: None, "nan": lambda: np.nan, "na": lambda: pd.NA}
 
 
-def _fits(values: Any, dtype: np.dtype[Any]) -> bool:
+def _fits(values: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
     """Whether float64 values survive the way back to the user's dtype (a mean of integers would not)."""
-    if dtype.kind == "f":
-        return True
-    as_tensor = torch.as_tensor(values)
-    whole = bool((as_tensor == as_tensor.floor()).all())  # False where there is a NaN
-    return whole and (dtype.kind != "b" or bool(((as_tensor == 0) | (as_tensor == 1)).all()))
+    if dtype.kind == "f":  # where rounding is all that happens
+        return dtype.itemsize >= 8 or not bool((np.abs(values) > np.finfo(dtype).max).any())
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    whole = values == np.floor(values)  # False where there is a NaN
+    return bool((whole & (values >= float(low)) & (values <= float(high))).all())

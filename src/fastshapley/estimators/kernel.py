@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from fastshapley.coalitions import curvature, sample_kernel
+from fastshapley.coalitions import sample_kernel
 from fastshapley.errors import InputError
 from fastshapley.estimators.base import Estimate
 from fastshapley.value_functions.base import ValueFunction, evaluate, grand_values, null_values
 
-_MEMORY = 1 << 27  # bytes of coalitions kept for a block of rows
+_MEMORY = 1 << 25  # bytes of coalitions kept for a block of rows
 _EVALUATIONS = 1 << 16  # coalitions times rows in one evaluation
-_RIDGE = 1e-3  # relative to the number of pairs
+_RIDGE = 1e-7  # relative to the number of pairs: it matters only where they leave a value undetermined
+_LEVERAGE = 1e-2  # one minus the largest leverage that is believed
 
 
 def kernel(
@@ -74,8 +75,7 @@ def _block(
     while z.shape[1] < pairs and len(active):
         fresh_z, fresh_u = draw_pairs(value_function, x[active], min(round_size, pairs - z.shape[1]), generator)
         z, u = torch.cat([z, fresh_z], 1), torch.cat([u, fresh_u], 1)
-        values[active] = solve_pairs(z, u, total[active])
-        stderr[active] = standard_errors(z, u, values[active])
+        values[active], stderr[active] = solve_pairs_with_errors(z, u, total[active])
         spent[active] = 2 + 2 * z.shape[1]
         round_size = z.shape[1] // 2  # check for convergence at a geometric rate
         if tol is not None:
@@ -103,29 +103,37 @@ def draw_pairs(
 def solve_pairs(z: Tensor, u: Tensor, total: Tensor) -> Tensor:
     """The values (n, players, outputs) that sum to ``total`` (n, outputs) and fit u ~ z . phi best.
 
-    The unknown is the deviation from an even split; a small ridge keeps it determined when pairs are few.
+    The unknown is the deviation from an even split. It is fitted freely and made to sum to zero afterwards,
+    which is as consistent as fitting it under that constraint, and less noisy.
     """
+    even, deviation, _ = _regress(z, u, total)
+    return even + deviation - deviation.mean(1, keepdim=True)
+
+
+def solve_pairs_with_errors(z: Tensor, u: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    """As `solve_pairs`, the values and their standard errors, each (n, players, outputs).
+
+    The errors are the regression's own, by the jackknife: leaving out a pair moves the coefficients by its row of
+    Z G^-1 times its residual over one minus its leverage. No common variance is assumed, for a residual's
+    depends on the size of its coalition.
+    """
+    even, deviation, gram = _regress(z, u, total)
+    z = z.double()
+    influence = z @ torch.linalg.inv(gram)
+    leverage = (influence * z).sum(2, keepdim=True)
+    residual = (u - z @ (even + deviation)) / (1 - leverage).clamp(min=_LEVERAGE)
+    influence = influence - influence.mean(2, keepdim=True)  # as the deviation is made to sum to zero
+    stderr = (influence.square().transpose(1, 2) @ residual.square()).sqrt()
+    return even + deviation - deviation.mean(1, keepdim=True), stderr
+
+
+def _regress(z: Tensor, u: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Least squares for u ~ z . (even + deviation): both of these, and the gram matrix (n, players, players)."""
     players, pairs = z.shape[2], z.shape[1]
     even = (total / players)[:, None].double()
     z = z.float()  # sums of +-1 are exact
     gram = (z.transpose(1, 2) @ z).double()
-    gram += _RIDGE * pairs * torch.eye(players, dtype=gram.dtype, device=z.device) + pairs
+    gram += _RIDGE * pairs * torch.eye(players, dtype=gram.dtype, device=z.device)
     rest = u - z.sum(2, keepdim=True) * even
     right = (z.transpose(1, 2) @ rest.float()).double()
-    deviation = torch.linalg.solve(gram, right)
-    return even + deviation - deviation.mean(1, keepdim=True)
-
-
-def standard_errors(z: Tensor, u: Tensor, values: Tensor) -> Tensor:
-    """Standard errors of `solve_pairs`, (n, players, outputs).
-
-    Each pair gives an unbiased estimate of the remaining error, g = (z - mean z) (u - z . phi) / (4 alpha), and
-    the error is their mean; the players fitted take as many degrees of freedom.
-    """
-    players, pairs = z.shape[2], z.shape[1]
-    z = z.float()
-    residual = (u - z.double() @ values).float()
-    centred = z - z.mean(2, keepdim=True)
-    second = centred.square().transpose(1, 2) @ residual.square() / (4 * curvature(players)) ** 2
-    freedom = max(1, pairs - players + 1)
-    return (second.double() / (pairs * freedom)).sqrt()
+    return even, torch.linalg.solve(gram, right), gram

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fastshapley.errors import InputError
 
 Activation = Literal["relu", "elu", "silu"]
+Classes = Literal["free", "mirror", "zero-sum"]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 
 
@@ -18,7 +19,7 @@ class Perceptron(nn.Sequential):
     """``layers`` hidden layers of ``width`` units: (b, inputs) to (b, outputs)."""
 
     def __init__(self, inputs: int, outputs: int, layers: int, width: int, activation: Activation) -> None:
-        config = {
+        config: dict[str, Any] = {
             "inputs": inputs,
             "outputs": outputs,
             "layers": layers,
@@ -48,7 +49,11 @@ class TableEncoder(nn.Module):
         flags = torch.tensor([j for j in numbers.tolist() if gaps[j]], dtype=torch.long)
         largest = int(sizes.max()) if len(codes) else 0
         self.dimension = min(8, largest) if dimension is None else dimension
-        self.config = {"categories": list(categories), "gaps": list(gaps), "dimension": self.dimension}
+        self.config: dict[str, Any] = {
+            "categories": list(categories),
+            "gaps": list(gaps),
+            "dimension": self.dimension,
+        }
         offset = torch.cat([torch.ones(1, dtype=torch.long), sizes[codes].cumsum(0)[:-1] + 1])
         self.register_buffer("numbers", numbers, persistent=False)
         self.register_buffer("flags", flags, persistent=False)
@@ -132,7 +137,7 @@ class ExplainerNetwork(nn.Module):
         body: nn.Module,
         players: int,
         outputs: int,
-        classes: Literal["free", "mirror", "zero-sum"] = "free",
+        classes: Classes = "free",
     ) -> None:
         super().__init__()
         self.encoder, self.body = encoder, body

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from fastshapley.errors import InputError
 from fastshapley.models import ModelFunction
 from fastshapley.players import Partition
+from fastshapley.recipes import Recipe
 
 Link = Literal["identity", "logit"]
 _CLIP = 1e-7  # probabilities are kept this far from 0 and 1 before a logit
@@ -35,19 +36,27 @@ class ValueFunction(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a value function of ours is fitted to: a model, encoded rows (n, columns), and the players."""
+    """What a value function of ours is fitted to: a model, encoded rows (n, columns), and the players.
+
+    ``recipe`` says how networks are trained; by default it is the default one.
+    """
 
     model: ModelFunction
     x: Tensor
     x_val: Tensor
     players: Partition
     link: Link = "identity"
+    recipe: Recipe | None = None
 
 
 def null_values(value_function: ValueFunction, x: Tensor) -> Tensor:
     """v(x, 0) for each row, (n, outputs)."""
     null = getattr(value_function, "null", None)
     if isinstance(null, Tensor):
+        if null.shape != (value_function.outputs,):
+            raise InputError(
+                f"value_function.null has shape {tuple(null.shape)} where ({value_function.outputs},) is expected"
+            )
         return null.to(x.device).expand(len(x), -1)
     return _constant_coalition(value_function, x, False)
 
@@ -56,8 +65,10 @@ def grand_values(value_function: ValueFunction, x: Tensor) -> Tensor:
     """v(x, 1) for each row, (n, outputs)."""
     grand = getattr(value_function, "grand", None)
     if grand is not None:
-        result: Tensor = grand(x)
-        return result
+        with torch.no_grad():
+            return _checked(
+                grand(x), (len(x), value_function.outputs), f"value_function.grand of x {tuple(x.shape)}"
+            )
     return _constant_coalition(value_function, x, True)
 
 
@@ -70,18 +81,20 @@ def evaluate(value_function: ValueFunction, x: Tensor, s: Tensor) -> Tensor:
     """v(x, s) as float64, checked: a shape or a number that is wrong is reported here, once."""
     with torch.no_grad():
         v = value_function(x, s)
-    expected = (*s.shape[:2], value_function.outputs)
+    where = f"value_function of x {tuple(x.shape)} and s {tuple(s.shape)}"
+    return _checked(v, (*s.shape[:2], value_function.outputs), where)
+
+
+def _checked(v: Any, expected: tuple[int, ...], where: str) -> Tensor:
     if not isinstance(v, Tensor) or tuple(v.shape) != expected:
-        got = tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__
-        raise InputError(
-            f"value_function returned {got} where a tensor of shape {expected} (rows, coalitions, outputs) is "
-            f"expected, for x {tuple(x.shape)} and s {tuple(s.shape)}"
-        )
+        got = tuple(v.shape) if isinstance(v, Tensor) else f"a {type(v).__name__}"
+        meaning = "rows, coalitions, outputs" if len(expected) == 3 else "rows, outputs"
+        raise InputError(f"{where} returned {got}: expected a tensor of shape {expected} ({meaning})")
     v = v.to(torch.float64)
     finite = v.isfinite().flatten(1).all(1)
     if not finite.all():
         rows = (~finite).nonzero()[:, 0].tolist()
-        raise InputError(f"value_function is not finite for {len(rows)} rows of this batch, among them {rows[:5]}")
+        raise InputError(f"{where} is not finite for {len(rows)} rows of this batch, among them {rows[:5]}")
     return v
 
 
@@ -95,6 +108,6 @@ def apply_link(link: Link, y: Tensor) -> Tensor:
         return y
     if link != "logit":
         raise InputError(f"link is {link!r}: use 'identity' or 'logit'")
-    if y.min() < -1e-6 or y.max() > 1 + 1e-6:
+    if ((y < -1e-6) | (y > 1 + 1e-6)).any():
         raise InputError("link is 'logit', but the model's outputs are not probabilities: use link='identity'")
     return torch.logit(y.double(), eps=_CLIP).to(y.dtype)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
@@ -35,7 +36,9 @@ class Removal(BaseEstimator, ABC):
         """Choose the rows that replace what is hidden."""
 
     def assemble(self, model: ModelFunction, rows: Tensor, players: Partition, link: Link) -> Self:
-        null = apply_link(link, model(rows).mean(0))
+        y = model(rows)
+        apply_link(link, y)  # outputs that it does not fit are reported here, before they are averaged
+        null = apply_link(link, y.mean(0))
         return self.restore(model, rows, players, link, null, model.scale)
 
     def restore(
@@ -52,6 +55,10 @@ class Removal(BaseEstimator, ABC):
         self.link, self.null, self.scale = link, null, scale
         self.players, self.outputs = len(players), len(null)
         return self
+
+    def __sklearn_clone__(self) -> Self:
+        # scikit-learn's clone would empty a fitted model among the parameters
+        return type(self)(**self.get_params(deep=False))
 
     @property
     def cost(self) -> int:
@@ -95,11 +102,11 @@ class Marginal(Removal):
 
     def _rows(self, problem: Problem, run: Run) -> Tensor:
         x = problem.x
-        if isinstance(self.background, int):
+        if isinstance(self.background, int | np.integer):
             if self.background < 1:
                 raise InputError(f"background is {self.background}: use at least one row")
             generator = run.generator("background")
-            return x[torch.randperm(len(x), generator=generator, device=x.device)[: self.background]]
+            return x[torch.randperm(len(x), generator=generator, device=x.device)[: int(self.background)]]
         rows = problem.model.schema.encode(self.background, "background").to(x.device)
         if len(rows) == 0:
             raise InputError("background has no rows")

@@ -14,7 +14,7 @@ from fastshapley.coalitions import sample_uniform_sizes
 from fastshapley.errors import InputError
 from fastshapley.models import ModelFunction, Scale
 from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
-from fastshapley.recipes import Layers
+from fastshapley.recipes import Layers, default
 from fastshapley.training import Run, Training, train
 from fastshapley.value_functions.base import Link, Problem, apply_link
 from fastshapley.value_functions.removal import Missing
@@ -33,6 +33,7 @@ class Surrogate(BaseEstimator):
     or numbers; by default a small perceptron. It may also be a fitted estimator that takes missing values,
     which is then used as it is. ``training`` are the stages it is trained in and ``layers`` the
     default body's layers; by default both come from the recipe, and ``training=()`` takes the network as it is.
+    ``coalitions`` are drawn for each row of a step.
     """
 
     players: int
@@ -59,24 +60,29 @@ class Surrogate(BaseEstimator):
         if self.network is not None and not isinstance(self.network, nn.Module):
             return Missing(self.network).fit(problem, run)
         model, x, players = problem.model, problem.x, problem.players
-        encoder = TableEncoder.fitted(x, [len(c.categories or ()) for c in model.schema.columns])
+        encoder = TableEncoder.fitted(x, model.schema.category_counts)
         inputs = len(encoder.columns) + len(players)
-        layers = self.layers or Layers()
+        recipe = problem.recipe or default(len(x))
+        layers = self.layers or recipe.surrogate_layers
         with run.isolated("surrogate weights"):
-            body = copy.deepcopy(self.network) or Perceptron(
-                inputs, model.outputs, layers.count, layers.width, layers.activation
-            )
+            body = copy.deepcopy(self.network)
+            if body is None:
+                body = Perceptron(inputs, model.outputs, layers.count, layers.width, layers.activation)
         network = MaskedNetwork(encoder, players.owner, body).to(x.device)
         y, y_val = (
             _outputs(model, x, "outputs", run),
             _outputs(model, problem.x_val, "validation outputs", run),
         )
-        self._assemble(network, model.scale, problem.link, len(players), model.outputs)
-        if model.scale == "real":
+        apply_link(problem.link, y)  # outputs that it does not fit are reported here, before training
+        scale = "probability" if problem.link == "logit" and model.scale == "real" else model.scale
+        self._assemble(network, scale, problem.link, len(players), model.outputs)
+        if scale == "real":
             self.shift_ = y.mean(0)
             self.spread_ = torch.where(y.std(0, correction=0) > 0, y.std(0, correction=0), 1.0)
         self._check(x[:2])
-        self._train(x, y, problem.x_val, y_val, run)
+        training = recipe.surrogate if self.training is None else self.training
+        coalitions = self.coalitions or recipe.surrogate_coalitions
+        self._train(x, y, problem.x_val, y_val, training, coalitions, run)
         self.null = self._null(x)
         return self
 
@@ -95,6 +101,10 @@ class Surrogate(BaseEstimator):
         self.shift_, self.spread_, self.null = shift, spread, null
         network.eval()
         return self
+
+    def __sklearn_clone__(self) -> Surrogate:
+        # scikit-learn's clone would empty a fitted estimator given as the network
+        return type(self)(**self.get_params(deep=False))
 
     def grand(self, x: Tensor) -> Tensor:
         return self(x, torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device))[:, 0]
@@ -126,16 +136,25 @@ class Surrogate(BaseEstimator):
         s = torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device)
         inputs = len(self.network_.encoder.columns) + self.players
         expected = f"a module from (b, {inputs}) to (b, {self.outputs})"
+        self.network_.eval()  # a batch norm must not learn from this
         try:
             with torch.no_grad():
-                shape = tuple(self.network_(x, s).shape)
-        except RuntimeError as error:
+                shape = tuple(self.network_(x, s).flatten(0, 1).shape)
+        except Exception as error:  # whatever the user's module raises
             raise InputError(f"network must be {expected}: {error}") from error
-        if shape != (len(x), 1, self.outputs):
-            raise InputError(f"network must be {expected}; it returned {shape[-1]} outputs")
+        if shape != (len(x), self.outputs):
+            raise InputError(f"network must be {expected}; for {len(x)} rows it returned shape {shape}")
 
-    def _train(self, x: Tensor, y: Tensor, x_val: Tensor, y_val: Tensor, run: Run) -> None:
-        coalitions = self.coalitions or 1
+    def _train(
+        self,
+        x: Tensor,
+        y: Tensor,
+        x_val: Tensor,
+        y_val: Tensor,
+        training: tuple[Training, ...],
+        coalitions: int,
+        run: Run,
+    ) -> None:
         y, y_val = ((y - self.shift_) / self.spread_).float(), ((y_val - self.shift_) / self.spread_).float()
         each = max(1, min(10, _VALIDATION // len(x_val)))
         s_val = sample_uniform_sizes(len(x_val), each, self.players, run.generator("surrogate validation"))
@@ -149,8 +168,8 @@ class Surrogate(BaseEstimator):
             return sum(len(a) * float(self._loss(self.network_(a, b), c)) for a, b, c in parts) / len(x_val)
 
         self.losses_: list[float] = []
-        for stage, options in enumerate(self.training or ()):
-            name = "surrogate" if len(self.training or ()) == 1 else f"surrogate stage {stage + 1}"
+        for stage, options in enumerate(training):
+            name = "surrogate" if len(training) == 1 else f"surrogate stage {stage + 1}"
             self.losses_ += train(self.network_, loss, len(x), options, run, name, validate)
         self.network_.eval()
 

@@ -1,0 +1,85 @@
+"""Unfinished work on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastshapley.checkpoints import Checkpoint, fingerprint, write_atomically
+from fastshapley.errors import TrainingError
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(temporary: Path) -> None:
+        temporary.write_text("half of the n")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_states_come_back(tmp_path: Path) -> None:
+    store = Checkpoint(tmp_path / "new" / "folder")
+    assert store.load("phase") is None
+    store.save("phase", {"epoch": 3, "weights": torch.arange(4)})
+    state = Checkpoint(tmp_path / "new" / "folder").load("phase")
+    assert state is not None
+    assert state["epoch"] == 3
+    assert torch.equal(state["weights"], torch.arange(4))
+
+
+def test_without_a_directory_nothing_is_kept() -> None:
+    store = Checkpoint(None)
+    store.save("phase", {"epoch": 3})
+    assert store.load("phase") is None
+    assert store.claim("key", 5) == 5
+
+
+def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
+    assert Checkpoint(tmp_path).claim("key", 5) == 5
+    assert Checkpoint(tmp_path).claim("key", 6) == 5
+    with pytest.raises(TrainingError, match="other data, another model or other settings"):
+        Checkpoint(tmp_path).claim("another key", 5)
+
+
+def test_a_damaged_state_says_so(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).save("phase", {"epoch": 3})
+    path = tmp_path / "phase.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(TrainingError, match=r"phase\.pt cannot be read .* delete it"):
+        Checkpoint(tmp_path).load("phase")
+
+
+def test_a_damaged_run_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(TrainingError, match="cannot be read"):
+        Checkpoint(tmp_path).claim("key", 0)
+
+
+def test_loading_a_state_never_executes_it(tmp_path: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (tmp_path / "executed",))  # type: ignore[return-value]
+
+    (tmp_path / "phase.pt").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(TrainingError):
+        Checkpoint(tmp_path).load("phase")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_fingerprints_tell_parts_apart() -> None:
+    a, b = torch.zeros(2), torch.zeros(3)
+    assert fingerprint(a, b, 1) == fingerprint(a.clone(), b.clone(), 1)
+    assert (
+        len({fingerprint(a, b), fingerprint(b, a), fingerprint(a, 1), fingerprint("ab"), fingerprint("a", "b")})
+        == 5
+    )

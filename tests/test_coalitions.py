@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import pytest
+import torch
+from games import Moebius
+from torch import Tensor
+
+from fastshapley.coalitions import (
+    curvature,
+    enumerate_coalitions,
+    kernel_sizes,
+    sample_kernel,
+    sample_uniform_sizes,
+    subsets,
+)
+
+POOL = 1 << 15  # coalitions in one call beyond which orders are used again
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def kernel_probabilities(players: int) -> Tensor:
+    """The Shapley kernel of every coalition by its number, from its textbook form."""
+    weights = [Fraction(0)] * (1 << players)
+    for number in range(1, (1 << players) - 1):
+        k = number.bit_count()
+        weights[number] = Fraction(players - 1, math.comb(players, k) * k * (players - k))
+    return torch.tensor([float(w / sum(weights)) for w in weights], dtype=torch.float64)
+
+
+def numbers(s: Tensor) -> Tensor:
+    return (s.long() << torch.arange(s.shape[-1])).sum(-1).flatten()
+
+
+def chi_square_p_value(counts: Tensor, probabilities: Tensor) -> float:
+    expected = counts.sum() * probabilities
+    assert expected.min() >= 5
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = torch.tensor(len(counts) - 1, dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom / 2, statistic / 2))
+
+
+@pytest.mark.parametrize("players", [3, 9, 40])
+def test_kernel_sizes_are_the_shapley_kernels(players: int) -> None:
+    sizes = sample_kernel(200, 100, players, generator(), paired=False).sum(-1)
+    counts = torch.bincount(sizes.flatten(), minlength=players)[1:players]
+    k = torch.arange(1, players, dtype=torch.float64)
+    weight = (players - 1) / (k * (players - k))
+    assert counts.sum() == 20_000
+    assert chi_square_p_value(counts, weight / weight.sum()) > 1e-3
+    torch.testing.assert_close(kernel_sizes(players), weight / weight.sum())
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_every_coalition_has_its_kernel_probability(paired: bool) -> None:
+    players = 5
+    s = sample_kernel(100, 200, players, generator(1), paired=paired)
+    independent = s[:, :100] if paired else s
+    counts = torch.bincount(numbers(independent), minlength=1 << players)
+    probabilities = kernel_probabilities(players)
+    assert counts[0] == counts[-1] == 0
+    assert chi_square_p_value(counts[1:-1], probabilities[1:-1]) > 1e-3
+
+
+def test_beyond_the_pool_every_coalition_keeps_its_probability() -> None:
+    """Draws that share an order are nested, which adds a known covariance to the counts."""
+    players, draws = 5, 8 * POOL
+    s = sample_kernel(1, draws, players, generator(2), paired=False)
+    counts = torch.bincount(numbers(s), minlength=1 << players)[1:-1]
+    p = kernel_probabilities(players)[1:-1]
+    of_size = kernel_sizes(players)[enumerate_coalitions(players)[1:-1].sum(1) - 1]
+    variance = draws * p * (1 - p) + draws * (draws - 1) / POOL * (p * of_size - p**2)
+    z = (counts - draws * p) / variance.sqrt()
+    assert z.abs().max() < 4.5  # 30 coalitions: exceeded by chance once in 5000 seeds
+
+
+def test_pairs_are_complements() -> None:
+    s = sample_kernel(7, 10, 6, generator())
+    assert s.shape == (7, 10, 6)
+    assert torch.equal(s[:, 5:], ~s[:, :5])
+
+
+def test_pairs_need_an_even_number() -> None:
+    with pytest.raises(ValueError, match="coalitions is 3"):
+        sample_kernel(1, 3, 4, generator())
+
+
+def test_uniform_sizes_include_empty_and_full() -> None:
+    players = 6
+    s = sample_uniform_sizes(100, 100, players, generator())
+    counts = torch.bincount(s.sum(-1).flatten(), minlength=players + 1)
+    uniform = torch.full((players + 1,), 1 / (players + 1), dtype=torch.float64)
+    assert chi_square_p_value(counts, uniform) > 1e-3
+
+
+@pytest.mark.parametrize("count", [100, 2 * POOL])
+def test_subsets_have_the_sizes_asked_for(count: int) -> None:
+    sizes = torch.randint(0, 8, (2, count // 2), generator=generator())
+    assert torch.equal(subsets(sizes, 7, generator()).sum(-1), sizes)
+
+
+@pytest.mark.parametrize("count", [10, POOL])
+def test_sampling_is_a_function_of_the_generator_alone(count: int) -> None:
+    before = torch.get_rng_state()
+    first, again = (sample_kernel(2, count, 5, generator(3)) for _ in range(2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, sample_kernel(2, count, 5, generator(4)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_enumeration_lists_each_coalition_once_in_order() -> None:
+    everything = enumerate_coalitions(6)
+    assert torch.equal(numbers(everything), torch.arange(64))
+    assert torch.equal(enumerate_coalitions(6, 10, 20), everything[10:20])
+
+
+@pytest.mark.parametrize("players", [2, 3, 12, 94])
+def test_curvature_is_half_the_inverse_harmonic_number(players: int) -> None:
+    harmonic = sum(Fraction(1, k) for k in range(1, players))
+    assert curvature(players) == pytest.approx(float(1 / (2 * harmonic)), rel=1e-14)
+
+
+@pytest.mark.parametrize("players", [2, 3, 6])
+def test_loss_differences_over_curvature_are_squared_error_differences(players: int) -> None:
+    game = Moebius.random(players, outputs=2, seed=players)
+    x = game.rows(1)
+    s = enumerate_coalitions(players)
+    v = game(x, s[None])[0]
+    truth = game.shapley(x)[0]
+    noise = torch.randn(2, players, 2, generator=generator(), dtype=torch.float64)
+    estimates = truth + noise - noise.mean(1, keepdim=True)  # still sums to grand - null
+    residual = v - v[0] - s.double() @ estimates
+    loss = torch.einsum("c,eck->e", kernel_probabilities(players), residual**2)
+    error = (estimates - truth).square().sum((1, 2))
+    torch.testing.assert_close((loss[1] - loss[0]) / curvature(players), error[1] - error[0])
+
+
+@pytest.mark.parametrize("function", [kernel_sizes, curvature])
+def test_the_kernel_needs_two_players(function: Callable[[int], object]) -> None:
+    with pytest.raises(ValueError, match="players is 1"):
+        function(1)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nan, nn
+
+from fastshapley.errors import InputError
+from fastshapley.networks import ExplainerNetwork, MaskedNetwork, Perceptron, TableEncoder
+
+# a number, a constant, a category of 3, a number with gaps, a category of 2
+CATEGORIES = [0, 0, 3, 0, 2]
+ROWS = torch.tensor(
+    [[1.0, 7.0, 0.0, 2.0, 1.0], [3.0, 7.0, 2.0, nan, 0.0], [5.0, 7.0, nan, 4.0, 1.0]], dtype=torch.float64
+)
+
+
+@pytest.fixture
+def encoder() -> TableEncoder:
+    torch.manual_seed(0)
+    return TableEncoder.fitted(ROWS, CATEGORIES)
+
+
+def inputs_of(encoder: TableEncoder, column: int) -> list[int]:
+    return [j for j, owner in enumerate(encoder.columns) if owner == column]
+
+
+def test_inputs_are_float32_and_owned_by_their_columns(encoder: TableEncoder) -> None:
+    encoded = encoder(ROWS)
+    assert encoded.dtype == torch.float32
+    assert encoded.shape == (3, len(encoder.columns))
+    assert [len(inputs_of(encoder, j)) for j in range(5)] == [1, 1, 3, 2, 3]  # 3 is the largest category
+    for column in range(5):
+        changed = ROWS.clone()
+        changed[0, column] = 0.0 if column == 4 else 1.5 if column != 2 else 1.0
+        moved = (encoder(changed)[0] != encoded[0]).nonzero()[:, 0].tolist()
+        assert moved
+        assert set(moved) <= set(inputs_of(encoder, column))
+
+
+def test_numbers_are_standardised(encoder: TableEncoder) -> None:
+    column = encoder(ROWS)[:, inputs_of(encoder, 0)[0]]
+    torch.testing.assert_close(column, torch.tensor([-1.5, 0.0, 1.5]) / 1.5**0.5)
+
+
+@pytest.mark.parametrize("value", [0.0, 7.0, 0.1, -1e9])
+def test_a_constant_column_is_zero_and_a_new_value_finite(value: float) -> None:
+    x = torch.full((1000, 1), value, dtype=torch.float64)
+    encoder = TableEncoder.fitted(x, [0])
+    torch.testing.assert_close(encoder(x), torch.zeros(1000, 1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(encoder(x[:1] + 1), torch.ones(1, 1))
+
+
+def test_small_differences_of_large_numbers_survive() -> None:
+    """What float32 could not hold is subtracted in float64."""
+    x = 1.7e9 + torch.arange(4, dtype=torch.float64)[:, None] * 10
+    encoded = TableEncoder.fitted(x, [0])(x)
+    torch.testing.assert_close(encoded.diff(dim=0), encoded[1:2] - encoded[:1] + torch.zeros(3, 1))
+
+
+def test_a_gap_is_the_mean_and_a_flag(encoder: TableEncoder) -> None:
+    number, flag = inputs_of(encoder, 3)
+    encoded = encoder(ROWS)
+    torch.testing.assert_close(encoded[:, number], torch.tensor([-1.0, 0.0, 1.0]))
+    assert encoded[:, flag].tolist() == [0, 1, 0]
+
+
+def test_a_column_of_gaps_and_an_unforeseen_gap_are_finite(encoder: TableEncoder) -> None:
+    empty = torch.full((3, 1), nan, dtype=torch.float64)
+    assert TableEncoder.fitted(empty, [0])(empty).tolist() == [[0, 1]] * 3
+    gap = ROWS.clone()
+    gap[0, 0] = nan
+    assert encoder(gap)[0, inputs_of(encoder, 0)].tolist() == [0]
+
+
+def test_categories_have_vectors_of_their_own_and_a_gap_none(encoder: TableEncoder) -> None:
+    rows = ROWS[:1].repeat(4, 1)
+    rows[:, 2] = torch.tensor([0, 1, 2, nan])
+    first = encoder(rows)[:, inputs_of(encoder, 2)]
+    assert len(first.unique(dim=0)) == 4
+    assert not first[3].any()
+    second = encoder(ROWS[:2])[:, inputs_of(encoder, 4)]
+    assert len(torch.cat([first, second]).unique(dim=0)) == 6  # no two columns share a vector
+
+
+def test_training_leaves_the_gaps_vector_at_zero(encoder: TableEncoder) -> None:
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=1.0)
+    encoder(ROWS).sum().backward()
+    optimizer.step()
+    assert not encoder(ROWS)[2, inputs_of(encoder, 2)].any()
+    assert encoder(ROWS)[0, inputs_of(encoder, 2)].any()
+
+
+def test_an_encoder_comes_back_from_its_configuration_and_state(encoder: TableEncoder) -> None:
+    again = TableEncoder(**encoder.config)
+    again.load_state_dict(encoder.state_dict())
+    assert torch.equal(again(ROWS), encoder(ROWS))
+
+
+@pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4], [0, 1, 1, 0, 2]], ids=["columns", "groups"])
+@pytest.mark.parametrize("replacement", [nan, 1.0, 0.0, 1e300])
+def test_a_masked_network_is_blind_to_what_is_hidden(
+    encoder: TableEncoder, owner: list[int], replacement: float
+) -> None:
+    players = max(owner) + 1
+    network = MaskedNetwork(encoder, owner, Perceptron(len(encoder.columns) + players, 2, 2, 16, "silu"))
+    every = (torch.arange(2**players)[:, None] >> torch.arange(players)) & 1 == 1
+    s = every.expand(len(ROWS), -1, -1)
+    before = network(ROWS, s)
+    assert before.shape == (3, 2**players, 2)
+    for column, player in enumerate(owner):
+        if CATEGORIES[column] and replacement > 1:
+            continue  # no such code
+        changed = ROWS.clone()
+        changed[:, column] = replacement
+        after = network(changed, s)
+        assert torch.equal(after[:, ~every[:, player]], before[:, ~every[:, player]])
+        shown = ~torch.isclose(ROWS[:, column], changed[:, column], equal_nan=True)
+        if column != 1:  # a constant column may well not matter
+            assert (after[shown][:, every[:, player]] != before[shown][:, every[:, player]]).any() == shown.any()
+
+
+def test_a_masked_network_on_numbers_alone_sees_inputs_and_coalition() -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 6.0]], dtype=torch.float64)
+    network = MaskedNetwork(TableEncoder.fitted(x, [0, 0]), [0, 1], nn.Identity())
+    s = torch.tensor([[[True, False]], [[True, True]]])
+    torch.testing.assert_close(network(x, s), torch.tensor([[[-1.0, 0, 1, 0]], [[1.0, 1, 1, 1]]]))
+
+
+class Fixed(nn.Module):
+    """The same outputs for each row."""
+
+    def __init__(self, outputs: Tensor) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.outputs.expand(len(inputs), -1)
+
+
+def explainer(
+    encoder: TableEncoder, outputs: list[float], kind: Literal["free", "mirror", "zero-sum"], classes: int
+) -> ExplainerNetwork:
+    return ExplainerNetwork(encoder, Fixed(torch.tensor(outputs)), 2, classes, kind)
+
+
+def test_free_outputs_are_the_bodys(encoder: TableEncoder) -> None:
+    network = explainer(encoder, [1.0, 2.0, 3.0, 4.0], "free", 2)
+    assert network(ROWS).tolist() == [[[1, 2], [3, 4]]] * 3
+    network.scale.copy_(torch.tensor([10.0, 1.0]))
+    assert network(ROWS[:1]).tolist() == [[[10, 2], [30, 4]]]
+
+
+def test_two_mirrored_classes_need_one_output_a_player(encoder: TableEncoder) -> None:
+    assert ExplainerNetwork.body_outputs(2, 2, "mirror") == 2
+    assert explainer(encoder, [1.0, -2.0], "mirror", 2)(ROWS[:1]).tolist() == [[[-1, 1], [2, -2]]]
+
+
+def test_zero_sum_classes_sum_to_zero(encoder: TableEncoder) -> None:
+    phi = explainer(encoder, [1.0, 2.0, 6.0, 0.0, 0.0, 3.0], "zero-sum", 3)(ROWS[:1])
+    assert phi.tolist() == [[[-2, -1, 3], [-1, -1, 2]]]
+
+
+@pytest.mark.parametrize("kind", ["free", "mirror"])
+def test_a_body_of_the_wrong_shape_is_reported(
+    encoder: TableEncoder, kind: Literal["free", "mirror", "zero-sum"]
+) -> None:
+    expected = ExplainerNetwork.body_outputs(2, 2, kind)
+    with pytest.raises(InputError, match=rf"shape \(3, 5\) for 3 rows: expected \(3, {expected}\)"):
+        explainer(encoder, [0.0] * 5, kind, 2)(ROWS)
