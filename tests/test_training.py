@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fastshapley.checkpoints import Checkpoint
 from fastshapley.errors import TrainingError
@@ -83,7 +84,7 @@ def test_plateau_lowers_the_rate_to_its_floor() -> None:
     def watch(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         rates.append(optimizer.param_groups[0]["lr"])
 
-    hook = torch.optim.optimizer.register_optimizer_step_pre_hook(watch)
+    hook = register_optimizer_step_pre_hook(watch)
     try:
         options = Training(epochs=12, learning_rate=1e-3, factor=0.1, plateau=1, floor=1e-5)
         train(network, lambda rows, g: network(torch.ones(1, 1)).sum(), 1, options, Run(0), "fit", lambda: 1.0)

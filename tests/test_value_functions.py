@@ -208,7 +208,7 @@ def test_missing_hides_by_gaps() -> None:
 
 def test_a_game_without_its_model_says_what_to_do(classifier: Any) -> None:
     game = Baseline().fit(problem(classifier, normal_frame()), RUN)
-    alone = Baseline().restore(None, game.rows_, game.partition_, game.link, game.null, game.scale)
+    alone = Baseline().restore(None, game.rows_, game.schema_, game.partition_, game.link, game.null, game.scale)
     assert torch.equal(null_values(alone, game.rows_), game.null[None])
     with pytest.raises(ModelError, match=r"load\(path, model=model\)"):
         grand_values(alone, game.rows_)

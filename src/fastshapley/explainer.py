@@ -28,7 +28,7 @@ from fastshapley.recipes import Recipe
 from fastshapley.report import Report, measure, true_values
 from fastshapley.schema import Schema, Table
 from fastshapley.training import Run, one_thread
-from fastshapley.value_functions import Baseline, Marginal, Problem, Removal, Surrogate, ValueFunction
+from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, ValueFunction
 from fastshapley.value_functions.base import Link, grand_values, null_values
 
 _BATCH = 8192  # rows explained in one forward pass
@@ -100,7 +100,8 @@ class FastSHAP(BaseEstimator):
         ``X`` is held out. With ``checkpoint``, a directory, a fit that was killed goes on where it was.
         """
         self._check_parameters()
-        schema = Schema.of(X)
+        # codes of categories mean the same to a game fitted before as to this explainer
+        schema: Schema = getattr(self.value_function, "schema_", None) or Schema.of(X)
         x = schema.encode(X).to(self._device())
         x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
         for argument, rows in (("X", x), ("X_val", x_val)):
@@ -231,10 +232,14 @@ class FastSHAP(BaseEstimator):
             link = getattr(game, "link", self.link)
             if self.link not in ("identity", link):
                 raise ValueError(f"link is {self.link!r}, but the value function was fitted with link {link!r}")
-            if game.players != len(partition):
-                if self.players is not None or isinstance(game, Surrogate | Removal):
-                    raise InputError(f"value_function has {game.players} players, and the table {len(partition)}")
-                partition = Partition(tuple(f"player {i}" for i in range(game.players)), ())
+            own = getattr(game, "partition_", Partition(tuple(f"player {i}" for i in range(game.players)), ()))
+            if self.players is None and game.players != len(partition):
+                partition = own
+            if game.players != len(partition) or (own.owner and own.owner != partition.owner):
+                raise InputError(
+                    f"players gives {len(partition)} players {partition.names}, but the value function has "
+                    f"{game.players}: {own.names}"
+                )
             return game, partition
         assert model is not None  # checked with the parameters
         game = _NAMED[game]() if isinstance(game, str) else clone(game)

@@ -70,11 +70,11 @@ def build_network(
     x: Tensor, schema: Schema, game: ValueFunction, body: nn.Module | None, recipe: Recipe, run: Run
 ) -> ExplainerNetwork:
     """A new network for a game: the encoding of the columns, then ``body`` or the recipe's layers."""
-    encoder = TableEncoder.fitted(x, schema.category_counts)
     classes = _classes(game) if recipe.tied_classes and body is None else "free"
     layers = recipe.explainer_layers
     outputs = ExplainerNetwork.body_outputs(game.players, game.outputs, classes)
     with run.isolated("explainer weights"):
+        encoder = TableEncoder.fitted(x, schema.category_counts)
         body = copy.deepcopy(body)
         if body is None:
             body = Perceptron(len(encoder.columns), outputs, layers.count, layers.width, layers.activation)
@@ -150,7 +150,9 @@ def fit_network(
         return coalition_loss(values, s, worth) + extra
 
     generator = run.generator("explainer validation")
-    x_val = x_val[torch.randperm(len(x_val), generator=generator, device=x.device)[: recipe.validation_rows]]
+    x_val = x_val[
+        torch.randperm(len(x_val), generator=generator, device=x.device)[: _validation_rows(game, recipe)]
+    ]
     s_val = sample_kernel(len(x_val), recipe.validation_coalitions, game.players, generator)
     worth_val, total_val = game.worth(x_val, s_val), game.total(x_val)
 
@@ -165,6 +167,14 @@ def fit_network(
 
     loss: Loss = paper_loss if targets is None else target_loss
     return train(network, loss, len(x), recipe.explainer, run, "explainer", validate, describe)
+
+
+def _validation_rows(game: Game, recipe: Recipe) -> int:
+    """With a budget of evaluations, validation takes a tenth of it at most."""
+    if recipe.targets is None:
+        return recipe.validation_rows
+    affordable = recipe.targets.evaluations // (10 * game.cost * recipe.validation_coalitions)
+    return min(recipe.validation_rows, max(16, affordable))
 
 
 def _material(

@@ -160,7 +160,6 @@ def _describe_game(game: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "encoder": network.encoder.config,
             "layers": _layers(network.body),
             "owner": network.owner,
-            "players": game.players,
             "scale": game.scale,
             "link": game.link,
         }
@@ -190,7 +189,8 @@ def _build_game(
             network,
             config["scale"],
             config["link"],
-            config["players"],
+            schema,
+            partition,
             tensors["shift"],
             tensors["spread"],
             tensors["null"],
@@ -199,7 +199,7 @@ def _build_game(
         rows = tensors["rows"]
         function = None if model is None else ModelFunction(model, schema, rows)
         game = _REMOVALS[config["kind"]]()
-        return game.restore(function, rows, partition, config["link"], tensors["null"], config["scale"])
+        return game.restore(function, rows, schema, partition, config["link"], tensors["null"], config["scale"])
     if given is None:
         raise FileFormatError("the explainer's value function is an object of your own: pass it as value_function=")
     return given

@@ -130,7 +130,7 @@ def train(
     with run.isolated(phase):
         saved = run.checkpoint.load(phase)
         if saved is None:
-            state.record(_validate(network, validate))
+            state.record(_validate(network, validate, phase, options, 0))
         else:
             state.restore(saved)
         bar = run.bar(epochs * batches, phase, "step")
@@ -140,12 +140,7 @@ def train(
             bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
             _epoch(network, loss, rows, options, optimizer, scheduler, generator, bar)
             state.epoch += 1
-            value = _validate(network, validate)
-            if not math.isfinite(value):
-                raise TrainingError(
-                    f"{phase}: the loss is {value} after epoch {state.epoch}; lower the learning rate "
-                    f"(now {options.learning_rate:g}) or look for extreme values in X and the model's outputs"
-                )
+            value = _validate(network, validate, phase, options, state.epoch)
             state.record(value)
             if options.schedule == "plateau":
                 scheduler.step(value)
@@ -181,10 +176,18 @@ def _epoch(
         bar.update()
 
 
-def _validate(network: nn.Module, validate: Callable[[], float]) -> float:
+def _validate(
+    network: nn.Module, validate: Callable[[], float], phase: str, options: Training, epoch: int
+) -> float:
     network.eval()
     with torch.no_grad():
-        return validate()
+        value = validate()
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"{phase}: the loss is {value} after epoch {epoch}; lower the learning rate "
+            f"(now {options.learning_rate:g}) or look for extreme values in X and the model's outputs"
+        )
+    return value
 
 
 def _scheduler(optimizer: torch.optim.Optimizer, options: Training, steps: int) -> Any:

@@ -158,7 +158,7 @@ class ExplainerNetwork(nn.Module):
                 f"network returned shape {tuple(raw.shape)} for {len(x)} rows: expected ({len(x)}, {expected}), "
                 f"a value for each of {self.players} players and {self.outputs} outputs"
             )
-        phi = raw.reshape(len(x), self.players, -1)
+        phi = raw.reshape(len(x), self.players, expected // self.players)
         if self.classes == "mirror":
             phi = torch.cat([-phi, phi], dim=2)
         elif self.classes == "zero-sum":

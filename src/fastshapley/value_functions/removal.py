@@ -14,7 +14,7 @@ from torch import Tensor
 from fastshapley.errors import InputError, ModelError
 from fastshapley.models import PROBE, ModelFunction, Scale
 from fastshapley.players import Partition
-from fastshapley.schema import Table
+from fastshapley.schema import Schema, Table
 from fastshapley.training import Run
 from fastshapley.value_functions.base import Link, Problem, apply_link
 
@@ -39,19 +39,20 @@ class Removal(BaseEstimator, ABC):
         y = model(rows)
         apply_link(link, y)  # outputs that it does not fit are reported here, before they are averaged
         null = apply_link(link, y.mean(0))
-        return self.restore(model, rows, players, link, null, model.scale)
+        return self.restore(model, rows, model.schema, players, link, null, model.scale)
 
     def restore(
         self,
         model: ModelFunction | None,
         rows: Tensor,
+        schema: Schema,
         players: Partition,
         link: Link,
         null: Tensor,
         scale: Scale,
     ) -> Self:
         """The fitted game from its parts; without the model it can be kept, but not evaluated."""
-        self.model_, self.rows_, self.partition_ = model, rows, players
+        self.model_, self.rows_, self.schema_, self.partition_ = model, rows, schema, players
         self.link, self.null, self.scale = link, null, scale
         self.players, self.outputs = len(players), len(null)
         return self

@@ -14,7 +14,9 @@ from fastshapley.coalitions import sample_uniform_sizes
 from fastshapley.errors import InputError
 from fastshapley.models import ModelFunction, Scale
 from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
+from fastshapley.players import Partition
 from fastshapley.recipes import Layers, default
+from fastshapley.schema import Schema
 from fastshapley.training import Run, Training, train
 from fastshapley.value_functions.base import Link, Problem, apply_link
 from fastshapley.value_functions.removal import Missing
@@ -60,13 +62,13 @@ class Surrogate(BaseEstimator):
         if self.network is not None and not isinstance(self.network, nn.Module):
             return Missing(self.network).fit(problem, run)
         model, x, players = problem.model, problem.x, problem.players
-        encoder = TableEncoder.fitted(x, model.schema.category_counts)
-        inputs = len(encoder.columns) + len(players)
         recipe = problem.recipe or default(len(x))
         layers = self.layers or recipe.surrogate_layers
         with run.isolated("surrogate weights"):
+            encoder = TableEncoder.fitted(x, model.schema.category_counts)
             body = copy.deepcopy(self.network)
             if body is None:
+                inputs = len(encoder.columns) + len(players)
                 body = Perceptron(inputs, model.outputs, layers.count, layers.width, layers.activation)
         network = MaskedNetwork(encoder, players.owner, body).to(x.device)
         y, y_val = (
@@ -75,10 +77,11 @@ class Surrogate(BaseEstimator):
         )
         apply_link(problem.link, y)  # outputs that it does not fit are reported here, before training
         scale = "probability" if problem.link == "logit" and model.scale == "real" else model.scale
-        self._assemble(network, scale, problem.link, len(players), model.outputs)
+        self._assemble(network, scale, problem.link, model.schema, players, model.outputs)
         if scale == "real":
             self.shift_ = y.mean(0)
-            self.spread_ = torch.where(y.std(0, correction=0) > 0, y.std(0, correction=0), 1.0)
+            self.spread_ = y.std(0, correction=0)
+            self.spread_[self.spread_ <= 1e-12 * self.shift_.abs()] = 0.0  # a constant output stays constant
         self._check(x[:2])
         training = recipe.surrogate if self.training is None else self.training
         coalitions = self.coalitions or recipe.surrogate_coalitions
@@ -91,13 +94,14 @@ class Surrogate(BaseEstimator):
         network: MaskedNetwork,
         scale: Scale,
         link: Link,
-        players: int,
+        schema: Schema,
+        players: Partition,
         shift: Tensor,
         spread: Tensor,
         null: Tensor,
     ) -> Surrogate:
         """The fitted game from its parts."""
-        self._assemble(network, scale, link, players, len(shift))
+        self._assemble(network, scale, link, schema, players, len(shift))
         self.shift_, self.spread_, self.null = shift, spread, null
         network.eval()
         return self
@@ -118,9 +122,12 @@ class Surrogate(BaseEstimator):
             ]
         return apply_link(self.link, self._activate(torch.cat(raw)))
 
-    def _assemble(self, network: MaskedNetwork, scale: Scale, link: Link, players: int, outputs: int) -> None:
+    def _assemble(
+        self, network: MaskedNetwork, scale: Scale, link: Link, schema: Schema, players: Partition, outputs: int
+    ) -> None:
         self.network_, self.scale, self.link = network, scale, link
-        self.players, self.outputs = players, outputs
+        self.schema_, self.partition_ = schema, players
+        self.players, self.outputs = len(players), outputs
         device = network.inputs.device
         self.shift_ = torch.zeros(outputs, dtype=torch.float64, device=device)
         self.spread_ = torch.ones(outputs, dtype=torch.float64, device=device)
@@ -155,7 +162,8 @@ class Surrogate(BaseEstimator):
         coalitions: int,
         run: Run,
     ) -> None:
-        y, y_val = ((y - self.shift_) / self.spread_).float(), ((y_val - self.shift_) / self.spread_).float()
+        unit = torch.where(self.spread_ > 0, self.spread_, 1.0)
+        y, y_val = ((y - self.shift_) / unit).float(), ((y_val - self.shift_) / unit).float()
         each = max(1, min(10, _VALIDATION // len(x_val)))
         s_val = sample_uniform_sizes(len(x_val), each, self.players, run.generator("surrogate validation"))
 

@@ -1,0 +1,61 @@
+"""Small problems that the tests of the explainer share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fastshapley import FastSHAP, Layers, Recipe, Targets, Training
+from fastshapley.value_functions import grand_values
+
+QUICK = Recipe(
+    surrogate=(Training(steps=150, batch_size=64, learning_rate=3e-3, schedule="cosine"),),
+    explainer=Training(steps=150, batch_size=32, learning_rate=3e-3, schedule="cosine"),
+    surrogate_layers=Layers(1, 32, "silu"),
+    explainer_layers=Layers(1, 32, "silu"),
+    targets=Targets(coalitions=8, evaluations=50_000, rows=256),
+    tied_classes=True,
+    validation_coalitions=16,
+)
+
+
+def numbers(rows: int = 200, columns: int = 4, seed: int = 0) -> NDArray[np.float64]:
+    """Independent standard normal columns."""
+    return np.random.default_rng(seed).normal(size=(rows, columns))
+
+
+def people(rows: int = 300, seed: int = 0) -> tuple[pd.DataFrame, NDArray[Any]]:
+    """A table with every kind of column, with gaps, and a label that depends on them."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(18, 80, rows),
+            "income": rng.normal(30, 8, rows),
+            "job": rng.choice(["clerk", "chef", "nurse"], rows),
+            "city": pd.Categorical(rng.choice(["Bern", "Basel"], rows)),
+            "member": rng.random(rows) < 0.4,
+        }
+    )
+    score = 0.05 * (frame["age"] - 50) + 0.1 * (frame["income"] - 30) + (frame["job"] == "chef") + frame["member"]
+    label = (score + rng.normal(size=rows) > 0.5).to_numpy().astype(int)
+    frame.loc[rng.random(rows) < 0.1, "income"] = np.nan
+    frame.loc[rng.random(rows) < 0.1, "job"] = None
+    return frame, label
+
+
+def explainer(model: Any, **options: Any) -> FastSHAP:
+    """An explainer that trains in a moment."""
+    return FastSHAP(model, **{"recipe": QUICK, "random_state": 0, "progress": False, **options})
+
+
+def assert_additive(fitted: FastSHAP, X: Any) -> None:
+    """Values plus base value equal the grand coalition's value, within 1e-5 of the outputs' size."""
+    explanation = fitted(X)
+    outputs = fitted.value_function_.outputs
+    values = np.asarray(explanation.values).reshape(len(X), -1, outputs)
+    base = np.asarray(explanation.base_values).reshape(len(X), outputs)
+    grand = grand_values(fitted.value_function_, fitted.schema_.encode(X)).numpy()
+    assert np.abs(values.sum(1) + base - grand).max() <= 1e-5 * max(1, np.abs(grand).max())

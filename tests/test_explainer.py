@@ -1,0 +1,526 @@
+"""FastSHAP as a user meets it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import redirect_stderr
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import shap
+import torch
+from games import Additive
+from lightgbm import LGBMClassifier
+from problems import QUICK, assert_additive, explainer, numbers, people
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from torch import Tensor, nn
+
+from fastshapley import FastSHAP, Groups, Recipe, Targets, Training
+from fastshapley.errors import InputError, ModelError, TrainingError
+from fastshapley.metrics import relative_squared_error, sign_agreement
+from fastshapley.value_functions import Baseline, Marginal, Missing, Surrogate
+
+
+def pipeline(frame: pd.DataFrame, label: Any) -> Any:
+    """A scikit-learn pipeline that insists on a DataFrame with these columns."""
+    encode = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), ["job", "city"]),
+        (SimpleImputer(), ["age", "income"]),
+        ("passthrough", ["member"]),
+    )
+    return make_pipeline(encode, LogisticRegression(max_iter=1000)).fit(frame, label)
+
+
+@pytest.fixture(scope="module")
+def table() -> tuple[pd.DataFrame, Any]:
+    return people()
+
+
+@pytest.fixture(scope="module")
+def fitted(table: tuple[pd.DataFrame, Any]) -> FastSHAP:
+    frame, label = table
+    return explainer(pipeline(frame, label)).fit(frame)
+
+
+class TestModels:
+    """Every kind of model: shapes as in shap, and additivity."""
+
+    X = numbers()
+    y = (X @ [1.0, -1.0, 0.5, 0.0] > 0).astype(int)
+
+    def cases(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        import catboost
+        import lightgbm
+        import xgboost
+
+        X, y, three = self.X, self.y, self.y + (self.X[:, 3] > 1)
+        quiet: dict[str, Any] = {"verbose": -1, "num_threads": 1}
+        cat = {"iterations": 10, "verbose": False, "allow_writing_files": False, "thread_count": 1}
+        torch.manual_seed(0)
+        return {
+            "binary": (LogisticRegression().fit(X, y), (4, 2)),
+            "multiclass": (LogisticRegression().fit(X, three), (4, 3)),
+            "regression": (LinearRegression().fit(X, 1e5 * X[:, 0]), (4,)),
+            "several targets": (LinearRegression().fit(X, X[:, :2] * [1, 1000]), (4, 2)),
+            "xgboost": (xgboost.XGBClassifier(n_estimators=10, n_jobs=1).fit(X, y), (4, 2)),
+            "xgboost booster": (
+                xgboost.train({"objective": "binary:logistic", "nthread": 1}, xgboost.DMatrix(X, y), 10),
+                (4,),
+            ),
+            "lightgbm": (lightgbm.LGBMRegressor(n_estimators=10, **quiet).fit(X, X[:, 0]), (4,)),
+            "lightgbm booster": (
+                lightgbm.train(
+                    {"objective": "multiclass", "num_class": 3, **quiet}, lightgbm.Dataset(X, three), 10
+                ),
+                (4, 3),
+            ),
+            "catboost": (catboost.CatBoostClassifier(**cat).fit(X, y), (4, 2)),
+            "catboost booster": (catboost.CatBoost({**cat, "loss_function": "RMSE"}).fit(X, X[:, 0]), (4,)),
+            "torch": (nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)), (4, 3)),
+            "function": (lambda rows: np.sin(rows[:, 0]) * rows[:, 1], (4,)),
+        }
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "binary",
+            "multiclass",
+            "regression",
+            "several targets",
+            "xgboost",
+            "xgboost booster",
+            "lightgbm",
+            "lightgbm booster",
+            "catboost",
+            "catboost booster",
+            "torch",
+            "function",
+        ],
+    )
+    def test_shapes_and_additivity(self, name: str) -> None:
+        model, shape = self.cases()[name]
+        fitted = explainer(model).fit(self.X)
+        assert fitted.shap_values(self.X[:7]).shape == (7, *shape)
+        assert fitted(self.X[:7]).base_values.shape == (7, *shape[1:])
+        assert_additive(fitted, self.X[:50])
+        assert fitted.report_ is not None
+        assert fitted.report_.l2 < np.inf
+
+    @pytest.mark.parametrize("value_function", ["surrogate", "marginal", "baseline"])
+    @pytest.mark.parametrize("link", ["identity", "logit"])
+    def test_value_functions_and_links(self, value_function: str, link: str) -> None:
+        fitted = explainer(LogisticRegression().fit(self.X, self.y), value_function=value_function, link=link)
+        fitted.fit(self.X)
+        assert_additive(fitted, self.X[:50])
+
+    def test_explanations_get_close_to_exact_values(self) -> None:
+        """A linear model with the marginal game has its Shapley values in closed form."""
+        model = LinearRegression().fit(self.X, self.X @ [3.0, -2.0, 1.0, 0.0])
+        fitted = explainer(model, value_function=Marginal(background=self.X), recipe="default").fit(self.X)
+        test = numbers(50, seed=1)
+        closed = (test - self.X.mean(0)) * [3.0, -2.0, 1.0, 0.0]
+        exact = fitted.estimate(test).values[..., 0]
+        assert np.abs(exact - closed).max() < 1e-9
+        assert relative_squared_error(fitted.shap_values(test)[..., None], closed[..., None]) < 1e-3
+
+
+class TestTables:
+    def test_a_frame_with_strings_and_gaps(self, fitted: FastSHAP, table: tuple[pd.DataFrame, Any]) -> None:
+        frame, _ = table
+        explanation = fitted(frame[:20])
+        assert explanation.values.shape == (20, 5, 2)
+        assert explanation.feature_names == list(frame.columns) == list(fitted.feature_names_in_)
+        assert explanation.output_names == ["0", "1"]
+        assert explanation.display_data[0, 2] == frame["job"].iloc[0]
+        assert_additive(fitted, frame)
+
+    def test_the_models_values_sum_to_zero_over_its_classes(self, fitted: FastSHAP, table: Any) -> None:
+        values = fitted.shap_values(table[0][:20])
+        np.testing.assert_allclose(values.sum(-1), 0, atol=1e-6)
+
+    def test_rows_are_explained_alike_alone_and_together(self, fitted: FastSHAP, table: Any) -> None:
+        frame = table[0]
+        together = fitted.shap_values(frame[:5])
+        alone = np.concatenate([fitted.shap_values(frame[i : i + 1]) for i in range(5)])
+        np.testing.assert_allclose(alone, together, atol=1e-5)
+
+    def test_no_rows(self, fitted: FastSHAP, table: Any) -> None:
+        assert fitted.shap_values(table[0][:0]).shape == (0, 5, 2)
+
+    def test_an_unseen_category_works(self, fitted: FastSHAP, table: Any, caplog: pytest.LogCaptureFixture) -> None:
+        strange = table[0][:3].assign(job="pilot")
+        assert np.isfinite(fitted.shap_values(strange)).all()
+        assert "'pilot'" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda f: f.drop(columns="age"), "lacks the column 'age'"),
+            (lambda f: f.rename(columns={"income": "incomes"}), "'income' .renamed to 'incomes'?"),
+            (lambda f: f[f.columns[::-1]], "another order"),
+            (lambda f: f.assign(extra=1), r"not fitted on: \['extra'\]"),
+            (lambda f: f.assign(age="old"), "column 'age' that are not numbers"),
+            (lambda f: f.iloc[0], "Series"),
+        ],
+    )
+    def test_tables_that_do_not_fit(self, fitted: FastSHAP, table: Any, change: Any, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            fitted(change(table[0][:3]))
+
+    def test_tensors(self) -> None:
+        X = torch.from_numpy(numbers()).float()
+        torch.manual_seed(0)
+        fitted = explainer(nn.Linear(4, 1)).fit(X)
+        assert fitted.shap_values(X[:3]).shape == (3, 4)
+
+    def test_groups_are_players(self) -> None:
+        X = pd.get_dummies(people()[0][["age", "job", "city"]], dtype=float)
+        model = LinearRegression().fit(X, X["job_chef"] + X["age"] / 50)
+        groups = Groups({"job": ["job_chef", "job_clerk", "job_nurse"], "city": ["city_Basel", "city_Bern"]})
+        fitted = explainer(model, players=groups).fit(X)
+        explanation = fitted(X[:30])
+        assert explanation.feature_names == ["age", "city", "job"] or explanation.feature_names == [
+            "age",
+            "job",
+            "city",
+        ]
+        assert explanation.values.shape == (30, 3)
+        assert str(explanation.display_data[0, list(explanation.feature_names).index("city")]).startswith("city_")
+        assert_additive(fitted, X)
+        again = explainer(model, value_function=fitted.value_function_).fit(X)
+        assert again.player_names_ == fitted.player_names_
+
+    def test_every_plot_that_takes_an_explanation(self, fitted: FastSHAP, table: Any) -> None:
+        plt = pytest.importorskip("matplotlib.pyplot")
+        plt.switch_backend("Agg")
+        explanation = fitted(table[0][:30])[..., 1]
+        for plot in (shap.plots.bar, shap.plots.beeswarm):
+            plot(explanation, show=False)
+        shap.plots.waterfall(explanation[0], show=False)
+        plt.close("all")
+
+
+class TestGivenGames:
+    def test_a_users_own_value_function(self) -> None:
+        game = Additive(players=3)
+        X = numbers(columns=3)
+        fitted = explainer(None, value_function=game).fit(X)
+        exact = fitted.estimate(X[:20])
+        assert (exact.evaluations == 8).all()
+        fast = fitted.shap_values(X[:20]).reshape(exact.values.shape)
+        np.testing.assert_allclose(fast.sum(1), exact.values.sum(1), atol=1e-5)
+
+    def test_another_explainers_value_function_is_used_as_it_is(self, fitted: FastSHAP, table: Any) -> None:
+        frame = table[0]
+        few = frame[frame["job"] != "clerk"]  # codes of categories must not shift
+        again = explainer(fitted.model, value_function=fitted.value_function_).fit(few)
+        assert again.value_function_ is fitted.value_function_
+        np.testing.assert_array_equal(
+            again.estimate(frame[:5]).values, fitted.estimate(frame[:5]).values, strict=True
+        )
+
+    def test_a_tree_that_takes_missing_values_is_a_surrogate(self) -> None:
+        X = numbers()
+        y = (X[:, 0] > 0).astype(int)
+        gappy = np.where(np.random.default_rng(0).random(X.shape) < 0.3, np.nan, X)
+        tree = HistGradientBoostingClassifier(max_iter=10).fit(gappy, y)
+        fitted = explainer(LogisticRegression().fit(X, y), value_function=Surrogate(tree)).fit(X)
+        assert isinstance(fitted.value_function_, Missing)
+        null = tree.predict_proba(np.full((1, 4), np.nan))
+        np.testing.assert_allclose(fitted(X[:1]).base_values, null)
+
+    def test_baseline_values_of_the_users(self) -> None:
+        X, _ = people()
+        X = X[["age", "income"]].fillna(30.0)
+        model = LinearRegression().fit(X, X["age"] + 2 * X["income"])
+        fitted = explainer(model, value_function=Baseline({"age": 20, "income": 10.0})).fit(X)
+        np.testing.assert_allclose(fitted.estimate(X[:3]).values[..., 0], (X[:3] - [20, 10]) * [1, 2], atol=1e-6)
+
+    def test_a_link_that_contradicts_the_games(self, fitted: FastSHAP, table: Any) -> None:
+        with pytest.raises(ValueError, match="fitted with link 'identity'"):
+            explainer(fitted.model, value_function=fitted.value_function_, link="logit").fit(table[0])
+
+
+class TestAlgorithm:
+    """The paper's Algorithm 2, on a game whose values are known."""
+
+    X = numbers(400, 5)
+    paper = Recipe(surrogate=(), explainer=Training(epochs=12, batch_size=32, learning_rate=3e-3, patience=5))
+
+    @staticmethod
+    def f(rows: Any) -> Any:
+        return np.stack([rows[:, 0] * rows[:, 1] + rows[:, 2], np.tanh(rows[:, 3])], axis=1)
+
+    def error(self, **options: Any) -> float:
+        recipe = replace(self.paper, **options.pop("recipe", {}))
+        game = Baseline(np.zeros((1, 5)))
+        fitted = explainer(self.f, value_function=game, recipe=recipe, **options).fit(self.X)
+        test = numbers(60, 5, seed=1)
+        return relative_squared_error(fitted.shap_values(test), fitted.estimate(test).values)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"recipe": {"paired": False}},
+            {"recipe": {"outputs_per_step": 1}},
+            {"penalty": 0.1},
+            {"normalize": "inference"},
+            {"normalize": "never", "penalty": 1.0},
+            {"recipe": {"targets": Targets(rows=400)}},
+            {"recipe": {"targets": Targets(evaluations=10_000, rows=400)}},
+        ],
+        ids=lambda options: str(options) or "plain",
+    )
+    def test_every_variant_learns(self, options: dict[str, Any]) -> None:
+        """An explainer that has learnt nothing has an error of 1 without normalisation, and above .3 with it."""
+        assert self.error(**options) < 0.15
+
+    def test_never_normalised_values_need_not_sum_up(self) -> None:
+        fitted = explainer(self.f, value_function="baseline", normalize="never").fit(self.X)
+        explanation = fitted(self.X[:20])
+        gap = explanation.values.sum(1) + explanation.base_values - self.f(self.X[:20])
+        assert np.abs(gap).max() > 1e-3
+
+    def test_the_paper_recipe_is_the_papers(self) -> None:
+        from fastshapley.recipes import paper
+
+        recipe = paper()
+        assert [stage.batch_size for stage in recipe.surrogate] == [32, 512, 8192]
+        assert {(stage.epochs, stage.learning_rate) for stage in recipe.surrogate} == {(100, 1e-3)}
+        explainer = recipe.explainer
+        assert (explainer.batch_size, explainer.learning_rate, explainer.epochs, explainer.patience) == (
+            32,
+            2e-4,
+            200,
+            5,
+        )
+        assert (recipe.coalitions, recipe.paired, recipe.targets) == (32, True, None)
+
+
+class TestProtocol:
+    def test_same_seed_same_bytes_and_global_generators_untouched(self, table: Any) -> None:
+        frame, label = table
+        model = RandomForestClassifier(5, random_state=0, n_jobs=1).fit(frame[["age", "member"]], label)
+        before = torch.get_rng_state(), str(np.random.get_state())  # noqa: NPY002
+        first = explainer(model).fit(frame[["age", "member"]])
+        second = explainer(model).fit(frame[["age", "member"]])
+        other = explainer(model, random_state=1).fit(frame[["age", "member"]])
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert before[1] == str(np.random.get_state())  # noqa: NPY002
+        for a, b in zip(first.network_.parameters(), second.network_.parameters(), strict=True):
+            assert a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
+        values = [e.shap_values(frame[["age", "member"]]) for e in (first, second, other)]
+        assert values[0].tobytes() == values[1].tobytes() != values[2].tobytes()
+
+    def test_parameters_and_clone(self) -> None:
+        model = LinearRegression().fit(numbers(), numbers()[:, 0])
+        made = FastSHAP(model, penalty=0.5, players=Groups({"a": [0, 1]}), recipe=QUICK)
+        copied = clone(made)
+        assert copied.model is model  # still fitted
+        assert copied.get_params(deep=False).keys() == made.get_params(deep=False).keys()
+        assert copied.recipe == QUICK
+        assert copied.players == made.players
+        assert made.set_params(penalty=0.0).penalty == 0.0
+
+    def test_not_fitted(self) -> None:
+        with pytest.raises(NotFittedError, match="call fit"):
+            FastSHAP(lambda rows: rows[:, 0]).shap_values(numbers())
+        with pytest.raises(NotFittedError, match="call fit"):
+            FastSHAP(lambda rows: rows[:, 0]).save("nowhere")
+
+    def test_bars_can_be_turned_off_and_show_both_phases(self) -> None:
+        X = numbers()
+        bars = io.StringIO()
+        with redirect_stderr(bars):
+            explainer(lambda rows: rows[:, 0], progress=False).fit(X)
+        assert bars.getvalue() == ""
+        with redirect_stderr(bars):
+            explainer(lambda rows: rows[:, 0], progress=True).fit(X)
+        for part in ("surrogate, epoch", "explainer, epoch", "loss=", "mse=-"):
+            assert part in bars.getvalue()
+
+    def test_the_report_is_the_measured_distance(self, fitted: FastSHAP) -> None:
+        report = fitted.report_
+        assert report is not None
+        assert report.truth == "exact, all 32 coalitions"
+        assert report.rows == 60
+        assert f"{report.l2:.4g}" in str(report)
+
+    def test_kernel_estimates_of_the_same_game(self, fitted: FastSHAP, table: Any) -> None:
+        exact = fitted.estimate(table[0][:10]).values
+        kernel = fitted.estimate(table[0][:10], method="kernel", budget=4000, random_state=0)
+        assert (np.abs(kernel.values - exact) <= 5 * kernel.stderr + 1e-6).all()
+        with pytest.raises(InputError, match="method is 'magic'"):
+            fitted.estimate(table[0][:10], method="magic")  # type: ignore[arg-type]
+
+
+class TestBadInput:
+    X = numbers()
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"normalize": "sometimes"}, "normalize is 'sometimes'"),
+            ({"link": "probit"}, "link is 'probit'"),
+            ({"penalty": -1}, "penalty is -1"),
+            ({"players": {"a": [0]}}, "players is"),
+            ({"value_function": "conditional"}, "value_function is 'conditional'"),
+            ({"recipe": "secret"}, "recipe is 'secret'"),
+            ({"model": None}, "model is None"),
+            ({"network": nn.Linear(4, 3)}, r"expected \(2, 4\), a value for each of 4 players"),
+            ({"network": nn.Linear(3, 4)}, r"module from \(b, 4\) to \(b, 4\)"),
+        ],
+    )
+    def test_parameters(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            explainer(**{"model": lambda rows: rows[:, 0], **options}).fit(self.X)
+
+    def test_models(self) -> None:
+        with pytest.raises(NotFittedError, match="not fitted"):
+            explainer(LGBMClassifier()).fit(self.X)
+        with pytest.raises(ModelError, match="not finite"):
+            explainer(lambda rows: rows[:, 0] / 0).fit(self.X)
+        with pytest.raises(ModelError, match="labels"):
+            explainer(lambda rows: (rows[:, 0] > 0).astype(int)).fit(self.X)
+
+    def test_rows(self) -> None:
+        with pytest.raises(InputError, match="X has no rows"):
+            explainer(lambda rows: rows[:, 0]).fit(self.X[:0])
+        with pytest.raises(InputError, match="X_val has no rows"):
+            explainer(lambda rows: rows[:, 0]).fit(self.X, self.X[:0])
+        with pytest.raises(InputError, match="X_val has 3 columns where 4 are expected"):
+            explainer(lambda rows: rows[:, 0]).fit(self.X, self.X[:, :3])
+
+    @pytest.mark.filterwarnings("ignore:overflow")
+    def test_a_loss_that_is_not_finite(self) -> None:
+        recipe = replace(QUICK, surrogate=(Training(steps=50, learning_rate=1e30),))
+        with pytest.raises(TrainingError, match=r"surrogate: the loss is .* lower the learning rate"):
+            explainer(lambda rows: rows[:, 0], recipe=recipe).fit(self.X)
+
+    @pytest.mark.parametrize("rows", [1, 2, 7])
+    def test_few_rows_work(self, rows: int) -> None:
+        fitted = explainer(lambda rows: rows[:, 0]).fit(self.X[:rows])
+        assert fitted.shap_values(self.X[:3]).shape == (3, 4)
+
+    @pytest.mark.parametrize("normalize", ["always", "never"])
+    def test_one_player_works(self, normalize: Any) -> None:
+        fitted = explainer(lambda rows: rows[:, 0] ** 2, value_function="baseline", normalize=normalize)
+        values = fitted.fit(self.X[:, :1]).shap_values(self.X[:5, :1])
+        np.testing.assert_allclose(values, self.X[:5, :1] ** 2 - self.X[:, :1].mean() ** 2, atol=0.05)
+        np.testing.assert_allclose(values, fitted.estimate(self.X[:5, :1]).values[..., 0])
+
+    def test_a_constant_model_works(self) -> None:
+        fitted = explainer(lambda rows: np.ones(len(rows))).fit(self.X)
+        np.testing.assert_allclose(fitted.shap_values(self.X[:5]), 0, atol=1e-3)
+        assert fitted.report_ is not None
+
+
+class TestLongRuns:
+    SCRIPT = """
+        import sys, numpy as np, torch
+        from problems import QUICK, explainer, numbers
+        from dataclasses import replace
+        from fastshapley import Training
+        import fastshapley.training
+        torch.set_num_threads(1)
+        fastshapley.training._SAVE_SECONDS = -1.0
+        recipe = replace(QUICK, explainer=Training(epochs=int(sys.argv[3]), batch_size=8, schedule="cosine"))
+        model = lambda rows: np.sin(rows[:, 0]) * rows[:, 1]
+        fitted = explainer(model, recipe=recipe).fit(numbers(), checkpoint=sys.argv[1])
+        np.save(sys.argv[2], fitted.shap_values(numbers()))
+    """
+
+    def start(self, *arguments: Any) -> subprocess.Popen[bytes]:
+        script = textwrap.dedent(self.SCRIPT)
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], env=environment)
+
+    def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        epochs = 60
+        killed = self.start(tmp_path / "work", tmp_path / "never.npy", epochs)
+        deadline = time.monotonic() + 120
+        state = tmp_path / "work" / "explainer.pt"
+        while not state.exists():
+            assert killed.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert not (tmp_path / "never.npy").exists()
+        done = torch.load(state, weights_only=True)["epoch"]
+        assert 0 < done < epochs
+
+        assert self.start(tmp_path / "work", tmp_path / "resumed.npy", epochs).wait() == 0
+        assert self.start(tmp_path / "other", tmp_path / "whole.npy", epochs).wait() == 0
+        assert np.array_equal(np.load(tmp_path / "resumed.npy"), np.load(tmp_path / "whole.npy"))
+
+    def test_unfinished_work_of_another_run_is_refused(self, tmp_path: Path) -> None:
+        X = numbers()
+        explainer(lambda rows: rows[:, 0]).fit(X, checkpoint=tmp_path)
+        calls = []
+
+        def counting(rows: Any) -> Any:
+            calls.append(len(rows))
+            return rows[:, 0]
+
+        explainer(counting).fit(X, checkpoint=tmp_path)
+        assert sum(calls) <= 2 * len(X)  # the outputs of the first run are not computed again
+        for model, options in (
+            (lambda rows: rows[:, 1], {}),
+            (counting, {"penalty": 1.0}),
+            (counting, {"random_state": 2}),
+        ):
+            with pytest.raises(TrainingError, match="another model or other settings"):
+                explainer(model, **options).fit(X, checkpoint=tmp_path)
+
+    def test_without_a_seed_a_resumed_run_keeps_the_first_ones(self, tmp_path: Path) -> None:
+        X = numbers()
+        first = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)
+        second = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)
+        assert np.array_equal(first.shap_values(X), second.shap_values(X))
+
+
+def test_small_data_gets_the_signs_right() -> None:
+    """The demonstration's table and model, at a fraction of its training."""
+    from sklearn.datasets import load_breast_cancer
+
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    X = X.iloc[:, :10]
+    model = HistGradientBoostingClassifier(max_iter=30).fit(X[:450], y[:450])
+    recipe = Recipe(
+        surrogate=(Training(steps=800, batch_size=128, weight_decay=1.0, learning_rate=2e-3, schedule="cosine"),),
+        explainer=Training(steps=1500, learning_rate=2e-3, schedule="cosine"),
+        targets=Targets(rows=4096),
+        surrogate_coalitions=4,
+        tied_classes=True,
+    )
+    fitted = explainer(model, recipe=recipe).fit(X[:450])
+    truth = fitted.estimate(X[450:]).values
+    values = fitted.shap_values(X[450:])
+    assert sign_agreement(values, truth) > 0.93
+    assert relative_squared_error(values, truth) < 0.15
+
+
+def test_no_tensor_of_the_users_changes() -> None:
+    X = torch.from_numpy(numbers())
+    kept: Tensor = X.clone()
+    explainer(lambda rows: rows[:, 0]).fit(X)
+    assert torch.equal(X, kept)

@@ -1,0 +1,169 @@
+"""Explainers in files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from games import Additive
+from problems import explainer, numbers, people
+from safetensors.torch import save_file
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from torch import nn
+
+from fastshapley import FastSHAP, Groups
+from fastshapley.errors import FileFormatError, InputError, ModelError
+from fastshapley.value_functions import Baseline, Marginal, Surrogate
+
+
+def score(frame: pd.DataFrame) -> Any:
+    return (frame["job"] == "chef").to_numpy() + frame["age"].to_numpy() / 50
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return people()[0]
+
+
+@pytest.fixture(scope="module")
+def saved(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> tuple[FastSHAP, Path]:
+    path = tmp_path_factory.mktemp("files") / "people.fastshap"
+    fitted = explainer(score).fit(frame)
+    fitted.save(path)
+    return fitted, path
+
+
+def test_explains_bit_identically_in_a_fresh_process(
+    saved: tuple[FastSHAP, Path], frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    fitted, path = saved
+    frame.to_pickle(tmp_path / "frame.pkl")
+    script = (
+        "import sys, numpy as np, pandas as pd, torch; from fastshapley import FastSHAP; torch.set_num_threads(1);"
+        "np.save(sys.argv[3], FastSHAP.load(sys.argv[1]).shap_values(pd.read_pickle(sys.argv[2])))"
+    )
+    files = [str(path), str(tmp_path / "frame.pkl"), str(tmp_path / "values.npy")]
+    subprocess.run([sys.executable, "-c", script, *files], check=True)
+    assert np.load(files[2]).tobytes() == fitted.shap_values(frame).tobytes()
+
+
+def test_everything_else_comes_back_too(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
+    fitted, path = saved
+    state = torch.get_rng_state()
+    loaded = FastSHAP.load(path)
+    assert torch.equal(state, torch.get_rng_state())
+    assert loaded.report_ == fitted.report_
+    assert loaded.recipe == fitted.recipe
+    assert list(loaded.feature_names_in_) == list(fitted.feature_names_in_)
+    assert loaded.output_names_ == fitted.output_names_
+    np.testing.assert_array_equal(loaded.estimate(frame[:4]).values, fitted.estimate(frame[:4]).values)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"value_function": Marginal(20)},
+        {"value_function": Baseline()},
+        {"link": "logit"},
+        {"normalize": "never"},
+        {"players": Groups({"pair": [0, 2]})},
+        {"recipe": "paper"},
+    ],
+    ids=str,
+)
+def test_every_kind_of_game(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    import problems
+
+    from fastshapley import recipes
+
+    short = dataclasses.replace(problems.QUICK, targets=None)
+    monkeypatch.setattr(recipes, "paper", lambda: short)
+    X = numbers()
+    model = LogisticRegression().fit(X, X[:, 0] > 0)
+    fitted = explainer(model, **options).fit(X)
+    fitted.save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file", model=model)
+    assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
+    assert loaded.player_names_ == fitted.player_names_
+    assert loaded.normalize == fitted.normalize
+    refitted = FastSHAP(**{**loaded.get_params(deep=False), "progress": False, "random_state": 0}).fit(X)
+    assert refitted.shap_values(X).shape == fitted.shap_values(X).shape
+
+
+def test_a_game_that_calls_the_model_asks_for_it(tmp_path: Path) -> None:
+    X = numbers()
+    model = LinearRegression().fit(X, X[:, 0])
+    explainer(model, value_function="marginal").fit(X).save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file")
+    with pytest.raises(ModelError, match=r"marginal .* load\(path, model=model\)"):
+        loaded(X)
+
+
+def test_networks_of_the_users_are_asked_for(tmp_path: Path) -> None:
+    X = numbers()
+    surrogate = Surrogate(nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1)))
+    fitted = explainer(lambda rows: rows[:, 0], network=nn.Linear(4, 4), value_function=surrogate).fit(X)
+    fitted.save(tmp_path / "file")
+    with pytest.raises(FileFormatError, match="pass it as network="):
+        FastSHAP.load(tmp_path / "file")
+    bodies: dict[str, Any] = {
+        "network": nn.Linear(4, 4),
+        "value_function": nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1)),
+    }
+    loaded = FastSHAP.load(tmp_path / "file", **bodies)
+    assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
+
+
+def test_games_of_the_users_are_asked_for(tmp_path: Path) -> None:
+    X = numbers(columns=3)
+    game = Additive(players=3)
+    fitted = explainer(None, value_function=game).fit(X)
+    fitted.save(tmp_path / "file")
+    with pytest.raises(FileFormatError, match="pass it as value_function="):
+        FastSHAP.load(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file", value_function=game)
+    assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_file_cut_short(saved: tuple[FastSHAP, Path], tmp_path: Path, share: float) -> None:
+    data = saved[1].read_bytes()
+    (tmp_path / "cut").write_bytes(data[: int(share * len(data))])
+    with pytest.raises(FileFormatError, match="cut short"):
+        FastSHAP.load(tmp_path / "cut")
+
+
+def test_files_of_another_kind(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(FileFormatError, match="is a safetensors file, but not one"):
+        FastSHAP.load(tmp_path / "other.safetensors")
+    (tmp_path / "model.pkl").write_bytes(b"\x80\x04K\x01.")
+    with pytest.raises(FileFormatError, match="not an explainer file"):
+        FastSHAP.load(tmp_path / "model.pkl")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        FastSHAP.load(tmp_path / "absent")
+
+
+def test_a_newer_format(saved: tuple[FastSHAP, Path], tmp_path: Path) -> None:
+    config = json.dumps({"format": 99, "version": "9.0"})
+    save_file({"a": torch.zeros(1)}, tmp_path / "new", {"fastshapley": config})
+    with pytest.raises(FileFormatError, match=r"fastshapley 9.0 in format 99.*upgrade"):
+        FastSHAP.load(tmp_path / "new")
+
+
+def test_a_save_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
+    X = pd.DataFrame({"a": [1.0, 2, 3, 4, 5], "b": pd.cut(pd.Series([1, 2, 3, 4, 5]), 2)})
+    fitted = explainer(lambda rows: rows["a"].to_numpy()).fit(X)
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(InputError, match="column 'b' has categories that cannot be saved"):
+        fitted.save(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "precious"

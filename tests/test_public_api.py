@@ -1,0 +1,83 @@
+"""The names that are a promise."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastshapley
+from fastshapley import FastSHAP, datasets, estimators, players, value_functions
+from fastshapley.cli import main
+
+
+def test_public_names() -> None:
+    assert sorted(fastshapley.__all__) == [
+        "FastSHAP",
+        "Features",
+        "Groups",
+        "Layers",
+        "Recipe",
+        "Report",
+        "Targets",
+        "Training",
+    ]
+    for module, names in {
+        value_functions: ("Surrogate", "Marginal", "Baseline", "Missing"),
+        players: ("Features", "Groups"),
+        estimators: ("Estimate", "exact", "kernel"),
+        datasets: ("load_census",),
+    }.items():
+        assert all(hasattr(module, name) for name in names)
+
+
+def test_signature_of_the_explainer() -> None:
+    parameters = inspect.signature(FastSHAP).parameters
+    assert list(parameters) == [
+        "model",
+        "value_function",
+        "players",
+        "link",
+        "network",
+        "normalize",
+        "penalty",
+        "recipe",
+        "device",
+        "random_state",
+        "progress",
+    ]
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    assert defaults["value_function"] == "surrogate"
+    assert (defaults["link"], defaults["normalize"], defaults["penalty"]) == ("identity", "always", 0.0)
+    assert (defaults["recipe"], defaults["progress"]) == ("default", True)
+
+
+def test_version_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"fastshapley {fastshapley.__version__}\n"
+
+
+def test_importing_is_quiet_and_loads_no_plotting() -> None:
+    script = "import sys, fastshapley; sys.exit('lightgbm' in sys.modules or 'xgboost' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+def test_the_demonstration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of `make demo`, and the accuracy that it promises."""
+    pytest.importorskip("matplotlib")
+    assert main(["demo", "--quiet", "--output", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    lines = {line[:30].strip(): line[30:].split()[0] for line in printed.splitlines() if line.startswith("  ")}
+    assert float(lines["relative squared error"]) <= 0.15
+    assert float(lines["right sign, large values"]) >= 93
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in page
+    for name in ("beeswarm.png", "waterfall.png", "accuracy.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
