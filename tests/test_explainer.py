@@ -148,7 +148,7 @@ class TestTables:
         assert explanation.values.shape == (20, 5, 2)
         assert explanation.feature_names == list(frame.columns) == list(fitted.feature_names_in_)
         assert explanation.output_names == ["0", "1"]
-        assert explanation.display_data[0, 2] == frame["job"].iloc[0]
+        assert explanation.display_data[:20, 3].tolist() == frame["city"][:20].tolist()
         assert_additive(fitted, frame)
 
     def test_the_models_values_sum_to_zero_over_its_classes(self, fitted: FastSHAP, table: Any) -> None:
@@ -397,7 +397,7 @@ class TestBadInput:
         with pytest.raises(NotFittedError, match="not fitted"):
             explainer(LGBMClassifier()).fit(self.X)
         with pytest.raises(ModelError, match="not finite"):
-            explainer(lambda rows: rows[:, 0] / 0).fit(self.X)
+            explainer(lambda rows: np.full(len(rows), np.inf)).fit(self.X)
         with pytest.raises(ModelError, match="labels"):
             explainer(lambda rows: (rows[:, 0] > 0).astype(int)).fit(self.X)
 
@@ -428,9 +428,12 @@ class TestBadInput:
         np.testing.assert_allclose(values, fitted.estimate(self.X[:5, :1]).values[..., 0])
 
     def test_a_constant_model_works(self) -> None:
-        fitted = explainer(lambda rows: np.ones(len(rows))).fit(self.X)
-        np.testing.assert_allclose(fitted.shap_values(self.X[:5]), 0, atol=1e-3)
+        fitted = explainer(lambda rows: np.full(len(rows), 1 / 3)).fit(self.X)
+        assert (fitted.shap_values(self.X[:5]) == 0).all()
+        np.testing.assert_allclose(fitted(self.X[:5]).base_values, 1 / 3)
         assert fitted.report_ is not None
+        assert fitted.report_.l2 == 0
+        assert "nan" not in str(fitted.report_)
 
 
 class TestLongRuns:

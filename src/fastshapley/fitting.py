@@ -50,10 +50,13 @@ class Game:
         difference = grand_values(self.value_function, x).double() - null_values(self.value_function, x).double()
         return (difference / self.scale).float()
 
-    def worth(self, x: Tensor, s: Tensor) -> Tensor:
-        """v(x, s) - v(x, 0), (n, m, outputs)."""
+    def draw(
+        self, x: Tensor, coalitions: int, generator: torch.Generator, *, paired: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Fresh coalitions s from the Shapley kernel, (n, m, players), and v(x, s) - v(x, 0), (n, m, outputs)."""
+        s = sample_kernel(len(x), coalitions, self.players, generator, paired=paired)
         v = evaluate(self.value_function, x, s)
-        return ((v - null_values(self.value_function, x).double()[:, None]) / self.scale).float()
+        return s, ((v - null_values(self.value_function, x).double()[:, None]) / self.scale).float()
 
     def targets(self, x: Tensor, coalitions: int, generator: torch.Generator) -> Tensor:
         """Estimated Shapley values, (n, players, outputs)."""
@@ -126,38 +129,39 @@ def fit_network(
     if value_function.players == 1:
         return []  # the one value is grand minus null
     game = Game(value_function, network.scale.double())
+    generator = run.generator("explainer validation")
+    chosen = torch.randperm(len(x_val), generator=generator, device=x.device)[: _validation_rows(game, recipe)]
+    x_val = x_val[chosen]
+    total_val, (s_val, worth_val) = game.total(x_val), game.draw(x_val, recipe.validation_coalitions, generator)
+    if not worth_val.any():
+        network.scale.zero_()  # a constant game: every value is zero
+        return []
 
-    def phi(rows: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-        values = network(rows) / network.scale
-        gap = efficiency_penalty(values, total) if penalty else values.new_zeros(())
-        return (normalize(values, total) if normalized else values), penalty * gap
+    x, targets, draw = _material(game, x, recipe, run, discrete)
+    total = torch.cat([game.total(part) for part in x.split(_BLOCK)])
 
-    x, draw, targets = _material(game, x, recipe, run, discrete)
-    total = torch.cat([game.total(part) for part in x.split(_BLOCK // game.cost + 1)])
+    def predict(x: Tensor, total: Tensor) -> tuple[Tensor, Tensor | float]:
+        """The network's values in the game's units, and the penalty on their gap."""
+        phi = network(x) / network.scale
+        gap = penalty * efficiency_penalty(phi, total) if penalty else 0.0
+        return (normalize(phi, total) if normalized else phi), gap
 
     def target_loss(rows: Tensor, generator: torch.Generator) -> Tensor:
         assert targets is not None
-        values, extra = phi(x[rows], total[rows])
-        return (values - targets[rows]).square().mean() + extra
+        phi, gap = predict(x[rows], total[rows])
+        return (phi - targets[rows]).square().mean() + gap
 
     def paper_loss(rows: Tensor, generator: torch.Generator) -> Tensor:
+        phi, gap = predict(x[rows], total[rows])
         s, worth = draw(rows, generator)
-        values, extra = phi(x[rows], total[rows])
-        if recipe.outputs_per_step is not None and recipe.outputs_per_step < values.shape[2]:
-            order = torch.randperm(values.shape[2], generator=generator, device=generator.device)
+        if recipe.outputs_per_step is not None and recipe.outputs_per_step < phi.shape[2]:
+            order = torch.randperm(phi.shape[2], generator=generator, device=generator.device)
             pick = order[: recipe.outputs_per_step]
-            values, worth = values[..., pick], worth[..., pick]
-        return coalition_loss(values, s, worth) + extra
-
-    generator = run.generator("explainer validation")
-    x_val = x_val[
-        torch.randperm(len(x_val), generator=generator, device=x.device)[: _validation_rows(game, recipe)]
-    ]
-    s_val = sample_kernel(len(x_val), recipe.validation_coalitions, game.players, generator)
-    worth_val, total_val = game.worth(x_val, s_val), game.total(x_val)
+            phi, worth = phi[..., pick], worth[..., pick]
+        return coalition_loss(phi, s, worth) + gap
 
     def validate() -> float:
-        return float(coalition_loss(phi(x_val, total_val)[0], s_val, worth_val))
+        return float(coalition_loss(predict(x_val, total_val)[0], s_val, worth_val))
 
     def describe(history: list[float]) -> dict[str, str]:
         if not normalized:
@@ -179,35 +183,23 @@ def _validation_rows(game: Game, recipe: Recipe) -> int:
 
 def _material(
     game: Game, x: Tensor, recipe: Recipe, run: Run, discrete: Sequence[bool]
-) -> tuple[Tensor, Draw, Tensor | None]:
-    """The rows to train on, how to draw coalitions for them, and their targets where these are affordable."""
-
-    def fresh(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        s = sample_kernel(len(rows), recipe.coalitions, game.players, generator, paired=recipe.paired)
-        return s, game.worth(x[rows], s)
-
+) -> tuple[Tensor, Tensor | None, Draw]:
+    """The rows to train on, their targets where these are affordable, and how coalitions are drawn for them."""
     options = recipe.targets
     if options is None:
-        return x, fresh, None
+        return x, None, lambda rows, g: game.draw(x[rows], recipe.coalitions, g, paired=recipe.paired)
     affordable = options.evaluations // game.cost
     coalitions = 2 * (options.coalitions * game.players // 2)
     if affordable // coalitions >= _FEWEST:
         x = _rows(x, affordable // coalitions, options, run, discrete)
-        return (
-            x,
-            fresh,
-            _in_blocks(x, coalitions, game, run, lambda a, g: (game.targets(a, coalitions, g),))[0],
-        )
-
+        (targets,) = _in_blocks(x, coalitions, game, run, lambda part, g: (game.targets(part, coalitions, g),))
+        return x, targets, lambda rows, g: game.draw(x[rows], coalitions, g)
     x = _rows(x, max(1, affordable // recipe.coalitions), options, run, discrete)
-    logger.info("evaluations are dear: %d rows with %d coalitions each", len(x), recipe.coalitions)
-
-    def keep(rows: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        s = sample_kernel(len(rows), recipe.coalitions, game.players, generator, paired=recipe.paired)
-        return s, game.worth(rows, s)
-
-    s_kept, worth_kept = _in_blocks(x, recipe.coalitions, game, run, keep)
-    return x, lambda rows, generator: (s_kept[rows], worth_kept[rows]), None
+    logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), recipe.coalitions)
+    s, worth = _in_blocks(
+        x, recipe.coalitions, game, run, lambda part, g: game.draw(part, recipe.coalitions, g, paired=recipe.paired)
+    )
+    return x, None, lambda rows, g: (s[rows], worth[rows])
 
 
 def _rows(x: Tensor, affordable: int, options: Targets, run: Run, discrete: Sequence[bool]) -> Tensor:

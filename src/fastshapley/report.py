@@ -41,16 +41,16 @@ class Report:
 
     def __str__(self) -> str:
         error = f" (l2 error about {self.truth_error:.2g})" if self.truth_error > 0 else ""
-        lines = [
-            f"Distance to the Shapley values on {self.rows} held-out rows",
-            f"  truth                        {self.truth}{error}",
-            f"  l2 distance                  {self.l2:.4g} +- {self.l2_interval:.2g}",
-            f"  l1 distance                  {self.l1:.4g}",
-            f"  relative squared error       {self.relative_squared_error:.4f}",
-            f"  cosine                       {self.cosine:.4f}",
-            f"  right sign, large values     {100 * self.sign_agreement:.1f} %",
-        ]
-        return "\n".join(lines)
+        lines = {
+            "truth": self.truth + error,
+            "l2 distance": f"{self.l2:.4g} +- {self.l2_interval:.2g}",
+            "l1 distance": f"{self.l1:.4g}",
+            "relative squared error": f"{self.relative_squared_error:.4f}",
+            "cosine": f"{self.cosine:.4f}",
+            "right sign, large values": f"{100 * self.sign_agreement:.1f} %",
+        }
+        rows = [f"  {name:27s} {'-' if 'nan' in text else text}" for name, text in lines.items()]
+        return "\n".join([f"Distance to the Shapley values on {self.rows} held-out rows", *rows])
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""

@@ -48,6 +48,7 @@ def exact_values(value_function: ValueFunction, x: Tensor, *, progress: bool = F
     players, outputs = value_function.players, value_function.outputs
     total = 1 << players
     values = torch.zeros(len(x), players, outputs, dtype=torch.float64, device=x.device)
+    null = torch.zeros(len(x), 1, outputs, dtype=torch.float64, device=x.device)
     chunk = min(total, _CHUNK)
     rows = max(1, _CHUNK // chunk)
     with tqdm(total=len(x) * total, desc="exact", unit="evaluation", disable=not progress) as bar:
@@ -57,7 +58,10 @@ def exact_values(value_function: ValueFunction, x: Tensor, *, progress: bool = F
             for first in range(0, len(x), rows):
                 part = x[first : first + rows]
                 v = evaluate(value_function, part, s.expand(len(part), -1, -1))
-                values[first : first + rows] += weight.T @ v
+                if start == 0:
+                    null[first : first + rows] = v[:, :1]
+                # the weights sum to zero: without the null, a constant game has values of exactly zero
+                values[first : first + rows] += weight.T @ (v - null[first : first + rows])
                 bar.update(len(part) * len(s))
     return values
 
