@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from fastshapley.estimators import Estimate
 from fastshapley.explainer import FastSHAP
 from fastshapley.optional import require
 from fastshapley.report import Report, measure
+from fastshapley.training import one_thread
 
 _TOLERANCE = 0.01  # largest standard error over the range of a row's values
 _CLASS = 1  # benign
@@ -39,21 +41,27 @@ def run(output: Path, *, random_state: int = 0, progress: bool = True) -> Demo:
     """Explain a gradient-boosted model of scikit-learn's breast cancer table; write pictures to ``output``."""
     plt = require("matplotlib.pyplot", "demo")
     plt.switch_backend("Agg")
+    with one_thread():  # as quick on a machine that is busy as on one that is not
+        return _run(plt, output, random_state, progress)
+
+
+def _run(plt: Any, output: Path, random_state: int, progress: bool) -> Demo:
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     X_train, X_test, y_train, _ = train_test_split(X, y, test_size=0.2, random_state=random_state)
     model = GradientBoostingClassifier(random_state=random_state).fit(X_train, y_train)
 
     start = time.perf_counter()
     explainer = FastSHAP(model, random_state=random_state, progress=progress).fit(X_train)
-    trained = time.perf_counter()
+    seconds = time.perf_counter() - start
     explanation = explainer(X_test)
-    explained = time.perf_counter()
+    microseconds = 1e6 * _quickest(lambda: explainer.shap_values(X_test)) / len(X_test)
 
     truth = explainer.estimate(
         X_test, "kernel", budget=1 << 16, tol=_TOLERANCE, random_state=random_state, progress=progress
     )
     how = f"kernel estimator to a tolerance of {_TOLERANCE}, {truth.evaluations.mean():.0f} evaluations a row"
-    report = measure(explanation.values, truth, how)
+    fidelity = None if explainer.report_ is None else explainer.report_.fidelity
+    report = measure(explanation.values, truth, how, fidelity)
 
     row = int(np.argmin(np.abs(explanation.base_values[:, _CLASS] + explanation.values[..., _CLASS].sum(1) - 0.5)))
     output.mkdir(parents=True, exist_ok=True)
@@ -65,10 +73,18 @@ def run(output: Path, *, random_state: int = 0, progress: bool = True) -> Demo:
     _beeswarm(plt, explanation, output / "beeswarm.png")
     _waterfall(plt, explanation, row, output / "waterfall.png")
     _accuracy(plt, explanation.values, truth, output / "accuracy.png")
-    seconds, microseconds = trained - start, 1e6 * (explained - trained) / len(X_test)
     page = output / "index.html"
     write_atomically(page, lambda path: _write_page(path, report, pictures, output, seconds, microseconds))
     return Demo(report, page, seconds, microseconds)
+
+
+def _quickest(run: Callable[[], Any], repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def _beeswarm(plt: Any, explanation: shap.Explanation, path: Path) -> None:
@@ -117,8 +133,8 @@ _PAGE = """<!doctype html>
 <h1>Shapley values in one forward pass</h1>
 <p>A gradient-boosted model of scikit-learn's breast cancer table (30 measurements of 569 tumours), explained by
 fastshapley. Training took {seconds:.0f} seconds; a held-out row is then explained in {microseconds:.0f}
-microseconds. This is how far the values are from the converged ones, on {rows} rows that nothing was trained
-on:</p>
+microseconds, {rows} rows to a batch. This is how far the values are from the converged ones on those rows, which
+nothing was trained on:</p>
 <table>{table}</table>
 {figures}
 </html>
@@ -134,6 +150,7 @@ def _write_page(
         "relative squared error": f"{report.relative_squared_error:.4f}",
         "cosine": f"{report.cosine:.4f}",
         "right sign, among values above 5 % of the row's largest": f"{100 * report.sign_agreement:.1f} %",
+        "the game's output against the model's, R2": f"{report.fidelity:.4f}",
     }
     table = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in lines.items())
     figures = "\n".join(_figure(folder / name, text) for name, text in pictures.items())

@@ -20,6 +20,7 @@ from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.explanations import explanation, squeeze
 from fastshapley.fitting import build_network, fit_network
+from fastshapley.metrics import r2
 from fastshapley.models import PROBE, ModelFunction
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
@@ -29,7 +30,7 @@ from fastshapley.report import Report, measure, true_values
 from fastshapley.schema import Schema, Table
 from fastshapley.training import Run, one_thread
 from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, ValueFunction
-from fastshapley.value_functions.base import Link, grand_values, null_values
+from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
 
 _BATCH = 8192  # rows explained in one forward pass
 _HELD_OUT = 0.2  # of the rows, when no validation rows are given
@@ -126,7 +127,7 @@ class FastSHAP(BaseEstimator):
                 discrete=[column.discrete for column in schema.columns],
             )
             self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
-            self.report_: Report | None = self._measure(x_val, run)
+            self.report_: Report | None = self._measure(model, x_val, run)
         return self
 
     def __call__(self, X: Table) -> shap.Explanation:
@@ -282,9 +283,14 @@ class FastSHAP(BaseEstimator):
             base.append(null)
         return torch.cat(values), torch.cat(base)
 
-    def _measure(self, x_val: Tensor, run: Run) -> Report:
-        rows, truth, how = true_values(self.value_function_, x_val, run.seed)
-        return measure(self._explain(rows)[0].cpu().numpy(), truth, how)
+    def _measure(self, model: ModelFunction | None, x_val: Tensor, run: Run) -> Report:
+        game = self.value_function_
+        rows, truth, how = true_values(game, x_val, run.seed)
+        fidelity = None
+        if model is not None and model.outputs == game.outputs:
+            y = apply_link(getattr(game, "link", "identity"), model(rows))
+            fidelity = r2(grand_values(game, rows).cpu().numpy(), y.cpu().numpy())
+        return measure(self._explain(rows)[0].cpu().numpy(), truth, how, fidelity)
 
 
 def _is_fitted(value_function: Any) -> bool:

@@ -39,6 +39,20 @@ def cosine(values: Array, truth: Array) -> Array:
         return np.where(norms > 0, (values * truth).sum(axis=(1, 2)) / norms, np.nan)
 
 
+def r2(values: Array, truth: Array) -> float:
+    """The share of the truth's variance over rows that the values account for, all outputs together.
+
+    Both are (n, outputs); a truth that is constant gives 1 where it is met, else 0.
+
+    >>> r2(np.array([[1.0], [2.0]]), np.array([[1.0], [3.0]]))
+    0.5
+    """
+    rest, spread = float(np.square(values - truth).sum()), float(np.square(truth - truth.mean(0)).sum())
+    if spread == 0:
+        return float(np.allclose(values, truth))
+    return 1 - rest / spread
+
+
 def sign_agreement(values: Array, truth: Array, share: float = 0.05) -> float:
     """The share of large values with the right sign, over all rows.
 

@@ -27,6 +27,8 @@ class Report:
     cosine: mean cosine between a row's values and the truth.
     sign_agreement: share of the values above 5 % of the row's largest that have the right sign.
     truth: how the true values were found; truth_error: the mean l2 error that remains in them.
+    fidelity: R2 of the game's output for whole rows to the user's model: what a surrogate loses; None if there is
+        no model.
     """
 
     rows: int
@@ -38,18 +40,21 @@ class Report:
     relative_squared_error: float
     cosine: float
     sign_agreement: float
+    fidelity: float | None = None
 
     def __str__(self) -> str:
         error = f" (l2 error about {self.truth_error:.2g})" if self.truth_error > 0 else ""
         lines = {
             "truth": self.truth + error,
-            "l2 distance": f"{self.l2:.4g} +- {self.l2_interval:.2g}",
+            "l2 distance": f"{self.l2:.4g}" + (f" +- {self.l2_interval:.2g}" if self.rows > 1 else ""),
             "l1 distance": f"{self.l1:.4g}",
             "relative squared error": f"{self.relative_squared_error:.4f}",
             "cosine": f"{self.cosine:.4f}",
             "right sign, large values": f"{100 * self.sign_agreement:.1f} %",
         }
-        rows = [f"  {name:27s} {'-' if 'nan' in text else text}" for name, text in lines.items()]
+        if self.fidelity is not None:
+            lines["game's output to model's, R2"] = f"{self.fidelity:.4f}"
+        rows = [f"  {name:28s} {'-' if 'nan' in text else text}" for name, text in lines.items()]
         return "\n".join([f"Distance to the Shapley values on {self.rows} held-out rows", *rows])
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,7 +62,7 @@ class Report:
         return asdict(self)
 
 
-def measure(values: NDArray[np.float64], truth: Estimate, how: str) -> Report:
+def measure(values: NDArray[np.float64], truth: Estimate, how: str, fidelity: float | None = None) -> Report:
     """The report for ``values`` (n, players, outputs) held against an estimate of the same rows."""
     cosines = metrics.cosine(values, truth.values)
     l2 = metrics.l2(values, truth.values)
@@ -71,6 +76,7 @@ def measure(values: NDArray[np.float64], truth: Estimate, how: str) -> Report:
         relative_squared_error=metrics.relative_squared_error(values, truth.values),
         cosine=float(np.nanmean(cosines)) if np.isfinite(cosines).any() else float("nan"),
         sign_agreement=metrics.sign_agreement(values, truth.values),
+        fidelity=fidelity,
     )
 
 
