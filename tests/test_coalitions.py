@@ -18,8 +18,6 @@ from fastshapley.coalitions import (
     subsets,
 )
 
-POOL = 1 << 15  # coalitions in one call beyond which orders are used again
-
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
@@ -68,18 +66,6 @@ def test_every_coalition_has_its_kernel_probability(paired: bool) -> None:
     assert chi_square_p_value(counts[1:-1], probabilities[1:-1]) > 1e-3
 
 
-def test_beyond_the_pool_every_coalition_keeps_its_probability() -> None:
-    """Draws that share an order are nested, which adds a known covariance to the counts."""
-    players, draws = 5, 8 * POOL
-    s = sample_kernel(1, draws, players, generator(2), paired=False)
-    counts = torch.bincount(numbers(s), minlength=1 << players)[1:-1]
-    p = kernel_probabilities(players)[1:-1]
-    of_size = kernel_sizes(players)[enumerate_coalitions(players)[1:-1].sum(1) - 1]
-    variance = draws * p * (1 - p) + draws * (draws - 1) / POOL * (p * of_size - p**2)
-    z = (counts - draws * p) / variance.sqrt()
-    assert z.abs().max() < 4.5  # 30 coalitions: exceeded by chance once in 5000 seeds
-
-
 def test_pairs_are_complements() -> None:
     s = sample_kernel(7, 10, 6, generator())
     assert s.shape == (7, 10, 6)
@@ -99,13 +85,13 @@ def test_uniform_sizes_include_empty_and_full() -> None:
     assert chi_square_p_value(counts, uniform) > 1e-3
 
 
-@pytest.mark.parametrize("count", [100, 2 * POOL])
+@pytest.mark.parametrize("count", [100, 60_000])
 def test_subsets_have_the_sizes_asked_for(count: int) -> None:
     sizes = torch.randint(0, 8, (2, count // 2), generator=generator())
     assert torch.equal(subsets(sizes, 7, generator()).sum(-1), sizes)
 
 
-@pytest.mark.parametrize("count", [10, POOL])
+@pytest.mark.parametrize("count", [10, 30_000])
 def test_sampling_is_a_function_of_the_generator_alone(count: int) -> None:
     before = torch.get_rng_state()
     first, again = (sample_kernel(2, count, 5, generator(3)) for _ in range(2))

@@ -364,7 +364,7 @@ def test_network_keeps_its_modes() -> None:
 
 def test_network_keeps_its_modes_when_it_fails() -> None:
     network = Network()
-    with pytest.raises(RuntimeError, match="shapes"):
+    with pytest.raises(ModelError, match=r"16 rows, a ndarray: RuntimeError: .*shapes"):
         wrap(network, X[:, :2])
     assert network.training
     assert network.dropout.training

@@ -24,6 +24,7 @@ def test_public_names() -> None:
         "Report",
         "Targets",
         "Training",
+        "__version__",
     ]
     for module, names in {
         value_functions: ("Surrogate", "Marginal", "Baseline", "Missing"),

@@ -153,6 +153,9 @@ def test_loss_that_is_not_finite_is_reported() -> None:
         ({"epochs": 1, "batch_size": 0}, "batch_size is 0"),
         ({"epochs": 1, "learning_rate": float("nan")}, "learning_rate is nan"),
         ({"epochs": 1, "schedule": "step"}, "schedule is 'step'"),
+        ({"epochs": 1, "factor": 2.0}, "factor is 2.0"),
+        ({"epochs": 1, "patience": -1}, "patience is -1"),
+        ({"epochs": 1, "batch_size": 2.5}, "batch_size is 2.5"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -160,10 +163,12 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
         Training(**options)
 
 
-def test_steps_are_rounded_up_to_whole_epochs() -> None:
-    assert Training(steps=10, batch_size=32).epochs_over(100) == 3
-    assert Training(steps=10, batch_size=32).epochs_over(5) == 10
-    assert Training(epochs=7).epochs_over(100) == 7
+def test_steps_and_epochs() -> None:
+    assert Training(steps=400, batch_size=32).plan(100) == (100, 4)
+    assert Training(steps=400, batch_size=32).plan(5) == (400, 1)
+    assert Training(steps=400, batch_size=32).plan(10**6) == (20, 20)  # many rows: many steps, but no more
+    assert Training(epochs=7, batch_size=32).plan(100) == (7, 4)
+    assert Training(steps=0).plan(10)[0] == 0
 
 
 def test_one_thread_restores_the_number_of_threads() -> None:

@@ -5,7 +5,6 @@ from fastshapley.players import Features, Groups
 from fastshapley.recipes import Layers, Recipe, Targets
 from fastshapley.report import Report
 from fastshapley.training import Training
+from fastshapley.version import __version__
 
-__version__ = "0.1.0"
-
-__all__ = ["FastSHAP", "Features", "Groups", "Layers", "Recipe", "Report", "Targets", "Training"]
+__all__ = ["FastSHAP", "Features", "Groups", "Layers", "Recipe", "Report", "Targets", "Training", "__version__"]

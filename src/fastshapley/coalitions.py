@@ -12,11 +12,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-# Beyond this many coalitions in one call, random orders of the players are drawn once and used again with
-# fresh sizes: sorting would otherwise cost as much as evaluating a small network on the coalitions. Each
-# coalition keeps its exact distribution; two that share an order are merely nested.
-_ORDERS = 1 << 15
-
 
 @lru_cache(maxsize=256)
 def kernel_sizes(players: int) -> Tensor:
@@ -53,14 +48,10 @@ def subsets(sizes: Tensor, players: int, generator: torch.Generator) -> Tensor:
 
     ``sizes`` is an integer tensor of any shape; the result has one more axis, of length ``players``.
     """
-    count = sizes.numel()
-    orders = torch.rand(min(count, _ORDERS), players, generator=generator, device=generator.device).argsort(1)
-    orders = orders.to(torch.int16)
-    if count > len(orders):
-        pick = torch.randint(len(orders), (count,), generator=generator, device=generator.device)
-        orders = orders[pick]
-    members = orders < sizes.reshape(-1, 1).to(torch.int16)
-    return members.reshape(*sizes.shape, players)
+    keys = torch.rand(sizes.numel(), players, generator=generator, device=generator.device)
+    # a random order of the players each; numpy sorts four times as fast as torch, and sorting is what costs here
+    order = torch.from_numpy(keys.numpy().argsort(1)) if keys.device.type == "cpu" else keys.argsort(1)
+    return (order < sizes.reshape(-1, 1)).reshape(*sizes.shape, players)
 
 
 def sample_kernel(

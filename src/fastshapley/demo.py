@@ -61,7 +61,7 @@ def _run(plt: Any, output: Path, random_state: int, progress: bool) -> Demo:
     )
     how = f"kernel estimator to a tolerance of {_TOLERANCE}, {truth.evaluations.mean():.0f} evaluations a row"
     fidelity = None if explainer.report_ is None else explainer.report_.fidelity
-    report = measure(explanation.values, truth, how, fidelity)
+    report = measure(explanation.values, truth, how, fidelity=fidelity)
 
     row = int(np.argmin(np.abs(explanation.base_values[:, _CLASS] + explanation.values[..., _CLASS].sum(1) - 0.5)))
     output.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import shap
 import torch
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ from fastshapley.recipes import Recipe
 from fastshapley.report import Report, measure, true_values
 from fastshapley.schema import Schema, Table
 from fastshapley.training import Run, one_thread
-from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, ValueFunction
+from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame, ValueFunction
 from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
 
 _BATCH = 8192  # rows explained in one forward pass
@@ -65,6 +67,9 @@ class FastSHAP(BaseEstimator):
     (3, 10)
     """
 
+    losses_: list[float]
+    report_: Report | None
+
     def __init__(
         self,
         model: Any = None,
@@ -77,7 +82,7 @@ class FastSHAP(BaseEstimator):
         penalty: float = 0.0,
         recipe: Literal["default", "paper"] | Recipe = "default",
         device: str | torch.device | None = None,
-        random_state: int | np.random.RandomState | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
         progress: bool = True,
     ) -> None:
         self.model = model
@@ -102,18 +107,20 @@ class FastSHAP(BaseEstimator):
         """
         self._check_parameters()
         # codes of categories mean the same to a game fitted before as to this explainer
-        schema: Schema = getattr(self.value_function, "schema_", None) or Schema.of(X)
+        given = self.value_function
+        schema = given.schema_ if isinstance(given, TableGame) and _is_fitted(given) else Schema.of(X)
         x = schema.encode(X).to(self._device())
         x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
         for argument, rows in (("X", x), ("X_val", x_val)):
             if rows is not None and len(rows) == 0:
                 raise InputError(f"{argument} has no rows")
         model = None if self.model is None else ModelFunction(self.model, schema, x[:PROBE])
+        partition = self._partition(schema)
         run = self._start(schema, x, x_val, model, checkpoint)
         x, x_val = _hold_out(x, run) if x_val is None else (x, x_val)
         recipe = recipes.resolve(self.recipe, len(x))
         with one_thread():
-            game, partition = self._fit_value_function(model, schema, x, x_val, recipe, run)
+            game = self._fit_value_function(model, x, x_val, partition, recipe, run)
             network = build_network(x, schema, game, self.network, recipe, run)
             self.losses_ = fit_network(
                 network,
@@ -125,16 +132,17 @@ class FastSHAP(BaseEstimator):
                 normalized=self.normalize == "always",
                 penalty=self.penalty,
                 discrete=[column.discrete for column in schema.columns],
+                owner=partition.owner,
             )
             self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
-            self.report_: Report | None = self._measure(model, x_val, run)
+            self.report_ = self._measure(model, x_val, run, held_out=x_val is not x)
         return self
 
     def __call__(self, X: Table) -> shap.Explanation:
         """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several."""
         x = self._encode(X)
         values, base = self._explain(x)
-        return explanation(X, x, values, base, self.schema_, self.partition_, self.output_names_)
+        return explanation(x, values, base, self.schema_, self.partition_, self.output_names_)
 
     def shap_values(self, X: Table) -> NDArray[np.float64]:
         """Shapley values, (n, players) for one output, (n, players, outputs) for several."""
@@ -149,7 +157,7 @@ class FastSHAP(BaseEstimator):
         if method not in estimators:
             raise InputError(f"method is {method!r}: use one of {sorted(estimators)}")
         x = self._encode(X)
-        result: Estimate = estimators[method](self.value_function_, x, **options)  # type: ignore[operator]
+        result: Estimate = estimators[method](self.value_function_, x, **options)
         return result
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -187,16 +195,21 @@ class FastSHAP(BaseEstimator):
             raise ValueError(f"normalize is {self.normalize!r}: use 'always', 'inference' or 'never'")
         if self.link not in ("identity", "logit"):
             raise ValueError(f"link is {self.link!r}: use 'identity' or 'logit'")
-        if not self.penalty >= 0:
-            raise ValueError(f"penalty is {self.penalty!r}: it must not be negative")
+        if not isinstance(self.penalty, float | int | np.number) or not self.penalty >= 0:
+            raise ValueError(f"penalty is {self.penalty!r}: use a number that is not negative")
         if self.players is not None and not hasattr(self.players, "bind"):
             raise ValueError(f"players is {self.players!r}: use Groups({{'name': [columns]}}) or Features()")
-        if isinstance(self.value_function, str) and self.value_function not in _NAMED:
+        game = self.value_function
+        if not (game in _NAMED if isinstance(game, str) else isinstance(game, TableGame) or _is_fitted(game)):
             raise ValueError(
-                f"value_function is {self.value_function!r}: use one of {sorted(_NAMED)}, or an object"
+                f"value_function is {game!r}: use one of {sorted(_NAMED)}, an instance of a class in "
+                "fastshapley.value_functions, or an object with players, outputs and __call__(x, s)"
             )
-        if self.model is None and not _is_fitted(self.value_function):
+        if self.model is None and not _is_fitted(game):
             raise ValueError("model is None: pass the model to explain, or a fitted value function")
+        if isinstance(game, TableGame) and _is_fitted(game) and self.link not in ("identity", game.link):
+            raise ValueError(f"link is {self.link!r}, but the value function was fitted with link {game.link!r}")
+        recipes.resolve(self.recipe, rows=1)
 
     def _device(self) -> torch.device:
         if self.device is not None:
@@ -220,32 +233,45 @@ class FastSHAP(BaseEstimator):
                 for name, value in self.get_params(deep=False).items()
                 if name not in ("model", "device", "progress")
             }
-            outputs = None if model is None else model(x[:PROBE])
+            outputs = None if model is None else model.tried
             seed = store.claim(fingerprint(schema, x, x_val, outputs, settings), seed)
         return Run(seed, store, self.progress, x.device)
 
-    def _fit_value_function(
-        self, model: ModelFunction | None, schema: Schema, x: Tensor, x_val: Tensor, recipe: Recipe, run: Run
-    ) -> tuple[ValueFunction, Partition]:
+    def _partition(self, schema: Schema) -> Partition:
+        """The players: as asked for, or as a game that is given fitted has them."""
         partition = (self.players or Features()).bind(schema.names)
         game = self.value_function
+        if not _is_fitted(game):
+            return partition
+        if isinstance(game, TableGame):
+            own = game.partition_
+        elif game.players == len(partition):
+            own = partition
+        else:
+            own = Partition(tuple(f"player {i}" for i in range(game.players)), ())
+        if self.players is not None and own.owner != partition.owner:
+            raise InputError(
+                f"players gives {len(partition)} players {partition.names}, but the value function has "
+                f"{game.players}: {own.names}"
+            )
+        return own
+
+    def _fit_value_function(
+        self,
+        model: ModelFunction | None,
+        x: Tensor,
+        x_val: Tensor,
+        partition: Partition,
+        recipe: Recipe,
+        run: Run,
+    ) -> ValueFunction:
+        game = self.value_function
         if _is_fitted(game):
-            link = getattr(game, "link", self.link)
-            if self.link not in ("identity", link):
-                raise ValueError(f"link is {self.link!r}, but the value function was fitted with link {link!r}")
-            own = getattr(game, "partition_", Partition(tuple(f"player {i}" for i in range(game.players)), ()))
-            if self.players is None and game.players != len(partition):
-                partition = own
-            if game.players != len(partition) or (own.owner and own.owner != partition.owner):
-                raise InputError(
-                    f"players gives {len(partition)} players {partition.names}, but the value function has "
-                    f"{game.players}: {own.names}"
-                )
-            return game, partition
+            given: ValueFunction = game
+            return given
         assert model is not None  # checked with the parameters
-        game = _NAMED[game]() if isinstance(game, str) else clone(game)
-        fitted: ValueFunction = game.fit(Problem(model, x, x_val, partition, self.link, recipe), run)
-        return fitted, partition
+        new: TableGame = _NAMED[game]() if isinstance(game, str) else clone(game)
+        return new.fit(Problem(model, x, x_val, partition, self.link, recipe), run)
 
     def _set_fitted(
         self,
@@ -257,6 +283,8 @@ class FastSHAP(BaseEstimator):
     ) -> None:
         self.schema_, self.partition_, self.value_function_, self.network_ = schema, partition, game, network
         self.output_names_ = output_names
+        self.normalize_ = self.normalize
+        self.report_ = None
         self.player_names_ = partition.names
         self.feature_names_in_ = np.array([column.key for column in schema.columns], dtype=object)
         self.n_features_in_ = len(schema.columns)
@@ -277,23 +305,26 @@ class FastSHAP(BaseEstimator):
             null = null_values(game, part).double()
             with torch.no_grad():
                 phi = self.network_(part).double()
-            if self.normalize != "never" or game.players == 1:
+            if self.normalize_ != "never" or game.players == 1:
                 phi = normalize(phi, grand_values(game, part).double() - null)
             values.append(phi)
             base.append(null)
         return torch.cat(values), torch.cat(base)
 
-    def _measure(self, model: ModelFunction | None, x_val: Tensor, run: Run) -> Report:
+    def _measure(self, model: ModelFunction | None, x_val: Tensor, run: Run, *, held_out: bool) -> Report:
         game = self.value_function_
         rows, truth, how = true_values(game, x_val, run.seed)
         fidelity = None
         if model is not None and model.outputs == game.outputs:
-            y = apply_link(getattr(game, "link", "identity"), model(rows))
+            y = apply_link(game.link if isinstance(game, TableGame) else "identity", model(rows))
             fidelity = r2(grand_values(game, rows).cpu().numpy(), y.cpu().numpy())
-        return measure(self._explain(rows)[0].cpu().numpy(), truth, how, fidelity)
+        values = self._explain(rows)[0].cpu().numpy()
+        return measure(values, truth, how, fidelity=fidelity, held_out=held_out)
 
 
 def _is_fitted(value_function: Any) -> bool:
+    if isinstance(value_function, type):
+        return False
     return hasattr(value_function, "players") and hasattr(value_function, "outputs")
 
 
@@ -315,10 +346,22 @@ def _seed(random_state: Any) -> int:
         return int(np.random.SeedSequence().generate_state(1)[0])
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    if not isinstance(random_state, Integral):
+        raise ValueError(f"random_state is {random_state!r}: use a whole number, a numpy generator or None")
     return int(random_state)
 
 
 def _text(value: Any) -> str:
-    """A setting as text that is the same in every process."""
+    """A setting as text that is the same in every process, and different for different settings."""
+    if isinstance(value, nn.Module):
+        return str(value) + fingerprint(*value.state_dict().values())
+    if isinstance(value, TableGame):
+        return type(value).__name__ + str({k: _text(v) for k, v in value.get_params(deep=False).items()})
+    if isinstance(value, pd.DataFrame):
+        return fingerprint(torch.from_numpy(pd.util.hash_pandas_object(value).to_numpy().view(np.int64)))
+    if isinstance(value, np.ndarray | Tensor):
+        return fingerprint(Schema.of(value).encode(value))
     text = str(value)
     return type(value).__name__ if " at 0x" in text else text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import shap
@@ -11,24 +10,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley.players import Partition
-from fastshapley.schema import Schema, Table
+from fastshapley.schema import Column, Schema
 
 
 def explanation(
-    X: Table,
-    x: Tensor,
-    values: Tensor,
-    base: Tensor,
-    schema: Schema,
-    players: Partition,
-    output_names: Sequence[str],
+    x: Tensor, values: Tensor, base: Tensor, schema: Schema, players: Partition, output_names: Sequence[str]
 ) -> shap.Explanation:
-    """Values (n, players, outputs) and base values (n, outputs) of the rows ``X``, encoded as ``x``.
+    """The explanation of encoded rows ``x``: values (n, players, outputs) and base values (n, outputs).
 
-    ``data`` holds numbers, so that plots can colour by them; where a player stands for a category or for
-    several columns, ``display_data`` holds what a person should read instead.
+    ``data`` holds numbers, so that plots can colour by them; where players stand for categories or for several
+    columns, ``display_data`` holds what a person should read instead.
     """
-    data, display = _data(X, x, schema, players)
+    data, display = _data(x.cpu().numpy(), schema, players)
     return shap.Explanation(
         values=squeeze(values),
         base_values=squeeze(base),
@@ -46,27 +39,44 @@ def squeeze(values: Tensor) -> NDArray[np.float64]:
 
 
 def _data(
-    X: Table, x: Tensor, schema: Schema, players: Partition
-) -> tuple[NDArray[np.float64] | None, NDArray[Any] | None]:
+    x: NDArray[np.float64], schema: Schema, players: Partition
+) -> tuple[NDArray[np.float64] | None, NDArray[np.str_] | None]:
     if not players.owner:
         return None, None  # players of a game of the user's own, which are not columns
-    columns = x.cpu().numpy()
     if len(players) == len(players.owner) and not schema.categorical:
-        return columns, None
-    shown = np.asarray(X, dtype=object)
-    data = np.full((len(x), len(players)), np.nan)
-    display = np.empty(data.shape, dtype=object)
+        return x, None
+    data = np.empty((len(x), len(players)))
+    texts = []
     for player in range(len(players)):
         members = players.members(player)
-        if len(members) == 1:
-            data[:, player], display[:, player] = columns[:, members[0]], shown[:, members[0]]
-        else:
-            names = [schema.names[member] for member in members]
-            display[:, player] = [_summary(names, row) for row in shown[:, members]]
-    return data, display
+        part = x[:, members]
+        # of several columns, the number of the largest: for one-hot columns, of the category
+        data[:, player] = part[:, 0] if len(members) == 1 else np.nan_to_num(part, nan=-np.inf).argmax(1)
+        texts.append(_texts([schema.columns[m] for m in members], part))
+    return data, np.stack(texts, axis=1)
 
 
-def _summary(names: Sequence[str], row: NDArray[Any]) -> str:
-    """A group of columns in a few words: those that are not zero, which for one-hot columns is the category."""
-    present = [name for name, value in zip(names, row, strict=True) if value not in (0, False)]
-    return ", ".join(present[:3]) + (", ..." if len(present) > 3 else "") or "none"
+def _texts(columns: Sequence[Column], part: NDArray[np.float64]) -> NDArray[np.str_]:
+    """What a person reads for each row of some columns; each distinct row is put into words once."""
+    if len(part) == 0:
+        return np.empty(0, dtype=np.str_)
+    distinct, where = np.unique(np.nan_to_num(part, nan=np.inf), axis=0, return_inverse=True)
+    return np.array([_text(columns, row) for row in distinct], dtype=np.str_)[where.reshape(-1)]
+
+
+def _text(columns: Sequence[Column], row: NDArray[np.float64]) -> str:
+    if len(columns) == 1:
+        return _cell(columns[0], row[0])
+    if all(column.categories is None for column in columns) and set(row) <= {0.0, 1.0}:  # one-hot or flags
+        shown = [column.name for column, value in zip(columns, row, strict=True) if value]
+    else:
+        shown = [f"{column.name}={_cell(column, value)}" for column, value in zip(columns, row, strict=True)]
+    return ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else "") or "none"
+
+
+def _cell(column: Column, value: float) -> str:
+    if value == np.inf:  # how `_texts` has a gap
+        return "missing"
+    if column.categories is not None:
+        return str(column.categories[int(value)])
+    return str(bool(value)) if column.discrete else f"{value:.6g}"

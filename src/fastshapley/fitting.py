@@ -20,11 +20,12 @@ from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
 from fastshapley.recipes import Recipe, Targets
 from fastshapley.schema import Schema
 from fastshapley.training import Loss, Run, train
-from fastshapley.value_functions.base import ValueFunction, evaluate, grand_values, null_values
+from fastshapley.value_functions.base import TableGame, ValueFunction, evaluate, grand_values, null_values
 
 logger = logging.getLogger(__name__)
 
 _BLOCK = 1 << 18  # evaluations between two looks at the clock, the bar and the disk
+_PART = 4096  # rows that a game is asked about in one call
 _FEWEST = 512  # rows with targets below which an explainer learns more from few coalitions of many rows
 
 Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
@@ -43,7 +44,7 @@ class Game:
 
     @property
     def cost(self) -> int:
-        return int(getattr(self.value_function, "cost", 1))
+        return self.value_function.cost if isinstance(self.value_function, TableGame) else 1
 
     def total(self, x: Tensor) -> Tensor:
         """Grand minus null, (n, outputs)."""
@@ -82,8 +83,8 @@ def build_network(
         if body is None:
             body = Perceptron(len(encoder.columns), outputs, layers.count, layers.width, layers.activation)
     network = ExplainerNetwork(encoder, body, game.players, game.outputs, classes).to(x.device)
-    if getattr(game, "scale", "real") == "real" or getattr(game, "link", "identity") != "identity":
-        some = x[:_BLOCK]
+    if not isinstance(game, TableGame) or game.scale == "real" or game.link != "identity":
+        some = x[:_PART]
         spread = (grand_values(game, some).double() - null_values(game, some).double()).square().mean(0).sqrt()
         network.scale.copy_(torch.where(spread > 0, spread, 1.0))
     _check_body(network, x[:2])
@@ -103,11 +104,11 @@ def _check_body(network: ExplainerNetwork, x: Tensor) -> None:
 
 def _classes(game: ValueFunction) -> Classes:
     """What is known of the outputs' values: those of probabilities sum to zero over the classes."""
-    if getattr(game, "scale", None) != "probabilities":
+    if not isinstance(game, TableGame) or game.scale != "probabilities":
         return "free"
     if game.outputs == 2:
         return "mirror"
-    return "zero-sum" if getattr(game, "link", None) == "identity" else "free"
+    return "zero-sum" if game.link == "identity" else "free"
 
 
 def fit_network(
@@ -121,10 +122,12 @@ def fit_network(
     normalized: bool,
     penalty: float,
     discrete: Sequence[bool],
+    owner: Sequence[int],
 ) -> list[float]:
     """Train ``network`` in place; the result is its validation loss, before and after each epoch.
 
-    ``normalized`` says whether the loss sees normalised values; ``discrete`` which columns hold no numbers.
+    ``normalized`` says whether the loss sees normalised values; ``discrete`` which columns hold no numbers, and
+    ``owner`` which player each belongs to. Losses are in units of the network's scale.
     """
     if value_function.players == 1:
         return []  # the one value is grand minus null
@@ -133,12 +136,13 @@ def fit_network(
     chosen = torch.randperm(len(x_val), generator=generator, device=x.device)[: _validation_rows(game, recipe)]
     x_val = x_val[chosen]
     total_val, (s_val, worth_val) = game.total(x_val), game.draw(x_val, recipe.validation_coalitions, generator)
-    if not worth_val.any():
+    x, targets, draw = _material(game, x, recipe, run, discrete, owner)
+    total = torch.cat([game.total(part) for part in x.split(_PART)])
+    some = torch.arange(min(len(x), _PART), device=x.device)
+    learnt = draw(some, generator)[1] if targets is None else targets
+    if not (worth_val.any() or total.any() or learnt.any()):
         network.scale.zero_()  # a constant game: every value is zero
         return []
-
-    x, targets, draw = _material(game, x, recipe, run, discrete)
-    total = torch.cat([game.total(part) for part in x.split(_BLOCK)])
 
     def predict(x: Tensor, total: Tensor) -> tuple[Tensor, Tensor | float]:
         """The network's values in the game's units, and the penalty on their gap."""
@@ -167,7 +171,8 @@ def fit_network(
         if not normalized:
             return {}
         gain = (history[0] - min(history)) / curvature(game.players)
-        return {"mse": f"-{gain:.4g}"}
+        unit = float(network.scale[0]) ** 2 if len(network.scale.unique()) == 1 else None
+        return {"mse": f"-{gain * unit:.4g}"} if unit is not None else {"scaled mse": f"-{gain:.4g}"}
 
     loss: Loss = paper_loss if targets is None else target_loss
     return train(network, loss, len(x), recipe.explainer, run, "explainer", validate, describe)
@@ -182,7 +187,7 @@ def _validation_rows(game: Game, recipe: Recipe) -> int:
 
 
 def _material(
-    game: Game, x: Tensor, recipe: Recipe, run: Run, discrete: Sequence[bool]
+    game: Game, x: Tensor, recipe: Recipe, run: Run, discrete: Sequence[bool], owner: Sequence[int]
 ) -> tuple[Tensor, Tensor | None, Draw]:
     """The rows to train on, their targets where these are affordable, and how coalitions are drawn for them."""
     options = recipe.targets
@@ -190,11 +195,12 @@ def _material(
         return x, None, lambda rows, g: game.draw(x[rows], recipe.coalitions, g, paired=recipe.paired)
     affordable = options.evaluations // game.cost
     coalitions = 2 * (options.coalitions * game.players // 2)
+    coalitions = min(coalitions, 1 << game.players)  # all of them: exact values
     if affordable // coalitions >= _FEWEST:
-        x = _rows(x, affordable // coalitions, options, run, discrete)
+        x = _rows(x, affordable // coalitions, options, run, discrete, owner)
         (targets,) = _in_blocks(x, coalitions, game, run, lambda part, g: (game.targets(part, coalitions, g),))
         return x, targets, lambda rows, g: game.draw(x[rows], coalitions, g)
-    x = _rows(x, max(1, affordable // recipe.coalitions), options, run, discrete)
+    x = _rows(x, max(1, affordable // recipe.coalitions), options, run, discrete, owner)
     logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), recipe.coalitions)
     s, worth = _in_blocks(
         x, recipe.coalitions, game, run, lambda part, g: game.draw(part, recipe.coalitions, g, paired=recipe.paired)
@@ -202,13 +208,15 @@ def _material(
     return x, None, lambda rows, g: (s[rows], worth[rows])
 
 
-def _rows(x: Tensor, affordable: int, options: Targets, run: Run, discrete: Sequence[bool]) -> Tensor:
+def _rows(
+    x: Tensor, affordable: int, options: Targets, run: Run, discrete: Sequence[bool], owner: Sequence[int]
+) -> Tensor:
     """As many rows as are affordable: fewer than there are, or more, mixed from them."""
     generator = run.generator("rows")
     if affordable < len(x):
         return x[torch.randperm(len(x), generator=generator, device=x.device)[:affordable]]
     more = min(affordable, options.rows) - len(x)
-    return torch.cat([x, mix_rows(x, more, discrete, generator)]) if more > 0 else x
+    return torch.cat([x, mix_rows(x, more, discrete, generator, owner)]) if more > 0 else x
 
 
 def _in_blocks(

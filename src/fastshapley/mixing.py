@@ -13,13 +13,17 @@ _NOISE = 0.1  # of a column's spread
 _REFERENCE = 4096  # rows that neighbours are looked for among
 
 
-def mix_rows(x: Tensor, count: int, discrete: Sequence[bool], generator: torch.Generator) -> Tensor:
+def mix_rows(
+    x: Tensor, count: int, discrete: Sequence[bool], generator: torch.Generator, owner: Sequence[int] = ()
+) -> Tensor:
     """``count`` new rows near the rows ``x`` (n, columns).
 
-    Each is a row with a random share of its entries taken from a near neighbour and another from any row,
-    plus a little noise on the columns that vary continuously.
+    Each is a row with a random share of its players' entries taken from a near neighbour and another from any row,
+    plus a little noise on the columns that vary continuously. ``owner`` is the player of each column; without it,
+    each column is a player.
     """
     n, device = len(x), x.device
+    players = list(owner) or list(range(x.shape[1]))  # one-hot columns of a player stay one-hot
     base = torch.randint(n, (count,), generator=generator, device=device)
     near = _neighbours(x, generator)[base]
     choice = torch.randint(near.shape[1], (count, 1), generator=generator, device=device)
@@ -28,8 +32,8 @@ def mix_rows(x: Tensor, count: int, discrete: Sequence[bool], generator: torch.G
     mixed = x[base]
     for partner in (near, far):
         share = _LARGEST_SHARE * torch.rand(count, 1, generator=generator, device=device)
-        swap = torch.rand(mixed.shape, generator=generator, device=device) < share
-        mixed = torch.where(swap, x[partner], mixed)
+        swap = torch.rand(count, max(players) + 1, generator=generator, device=device) < share
+        mixed = torch.where(swap[:, players], x[partner], mixed)
     whole = (x == x.round()) | x.isnan()
     fixed = torch.tensor(list(discrete), device=device) | whole.all(0)
     spread = (x - x.nanmean(0)).nan_to_num().square().mean(0).sqrt()

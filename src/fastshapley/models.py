@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -29,17 +30,18 @@ class ModelFunction:
 
     The model is called in batches with rows of the type that the user passed. ``scale`` says what the
     outputs are: ``"probabilities"`` (each row sums to one), ``"probability"`` (of the positive class alone)
-    or ``"real"``. ``evaluations`` counts the rows that the model has been called with.
+    or ``"real"``. ``evaluations`` counts the rows that the model has been called with; ``tried`` are its outputs
+    for the probe.
     """
 
     def __init__(self, model: Any, schema: Schema, probe: Tensor) -> None:
         """``probe`` holds some encoded rows, on which the model is tried out."""
-        self.schema = schema
+        self.model, self.schema = model, schema
         self.evaluations = 0
         self.outputs = 0  # set by the first call
         self._predict, known_scale = _predictor(model)
         self._integers_allowed = _is(is_regressor, model)
-        y = self(probe)
+        self.tried = y = self(probe)
         if known_scale not in (None, "real") and (y.min() < -1e-6 or y.max() > 1 + 1e-6):
             raise ModelError(f"model returns probabilities outside [0, 1]: from {y.min():.3g} to {y.max():.3g}")
         if known_scale in (None, "probabilities"):  # of several labels, each may be likely on its own
@@ -53,8 +55,25 @@ class ModelFunction:
         batches = [self._call(part) for part in x.split(_BATCH)]
         return torch.cat(batches).to(x.device)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_predict"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._predict, _ = _predictor(self.model)
+
     def _call(self, x: Tensor) -> Tensor:
-        y = _as_matrix(self._predict(self.schema.decode(x)), len(x), self._integers_allowed)
+        rows = self.schema.decode(x)
+        try:
+            y = self._predict(rows)
+        except ModelError:
+            raise
+        except Exception as error:  # whatever the user's model raises, once, with what it was called with
+            raise ModelError(
+                f"model failed on {len(x)} rows, a {type(rows).__name__}: {type(error).__name__}: {error}"
+                + self._gap_hint(x)
+            ) from error
+        y = _as_matrix(y, len(x), self._integers_allowed)
         self.evaluations += len(x)
         if not self.outputs:
             self.outputs = y.shape[1]
@@ -68,6 +87,13 @@ class ModelFunction:
                 f"the first being {x[row].tolist()} as encoded"
             )
         return torch.from_numpy(y)
+
+    def _gap_hint(self, x: Tensor) -> str:
+        gaps = x.isnan().any(0).tolist()
+        names = [
+            c.name for c, gap in zip(self.schema.columns, gaps, strict=True) if gap and c.categories is not None
+        ]
+        return f" (categories are missing in {names}; one not seen at fit counts as missing)" if names else ""
 
 
 def _predictor(model: Any) -> tuple[Callable[[Table], Any], Scale | None]:
@@ -137,6 +163,8 @@ def _check_fitted(model: Any) -> None:
 
 
 def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
+    lock = threading.Lock()  # a second thread must not find the model in the first one's mode
+
     def predict(rows: Table) -> Any:
         like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
         if not isinstance(rows, Tensor):
@@ -149,14 +177,14 @@ def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
                 ) from None
         if rows.is_floating_point():
             rows = rows.to(like.dtype)
-        training = [module for module in model.modules() if module.training]
-        model.eval()
-        try:
-            with torch.no_grad():
+        with lock, torch.no_grad():
+            training = [module for module in model.modules() if module.training]
+            model.eval()
+            try:
                 return model(rows.to(like.device))
-        finally:
-            for module in training:  # one by one: parts of a model may be frozen
-                module.training = True
+            finally:
+                for module in training:  # one by one: parts of a model may be frozen
+                    module.training = True
 
     return predict
 
@@ -203,8 +231,9 @@ def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]
         warnings.simplefilter("ignore")
         array = np.asarray(y)
     if array.dtype.kind not in ("fiu" if integers_allowed else "f"):
+        what = f"{array.dtype} values" if array.ndim else f"a {type(y).__name__}"
         raise ModelError(
-            f"model returned {array.dtype} values, not floats: if they are class labels, pass a function that "
+            f"model returned {what}, not floats: if they are class labels, pass a function that "
             "returns probabilities or scores; if they are counts, turn them into floats"
         )
     if array.ndim == 1:

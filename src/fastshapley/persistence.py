@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from dataclasses import asdict
@@ -13,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import fastshapley
 from fastshapley.checkpoints import write_atomically
 from fastshapley.errors import FileFormatError
 from fastshapley.models import ModelFunction
@@ -24,6 +24,7 @@ from fastshapley.report import Report
 from fastshapley.schema import Schema
 from fastshapley.training import Training
 from fastshapley.value_functions import Baseline, Marginal, Missing, Removal, Surrogate
+from fastshapley.version import __version__
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -41,7 +42,7 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     report = explainer.report_
     config = {
         "format": FORMAT,
-        "version": fastshapley.__version__,
+        "version": __version__,
         "schema": explainer.schema_.to_dict(),
         "players": {"names": explainer.partition_.names, "owner": explainer.partition_.owner},
         "output_names": explainer.output_names_,
@@ -53,9 +54,10 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
             "classes": network.classes,
         },
         "value_function": game,
-        "link": explainer.link,
-        "normalize": explainer.normalize,
-        "penalty": explainer.penalty,
+        "link": game.get("link", explainer.link),
+        "normalize": explainer.normalize_,
+        "penalty": float(explainer.penalty),
+        "losses": explainer.losses_,
         "recipe": asdict(recipe) if isinstance(recipe, Recipe) else recipe,
         "report": None if report is None else report.to_dict(),
     }
@@ -106,12 +108,15 @@ def load(
     explainer.value_function = game
     built.load_state_dict(_part(tensors, "network"))
     explainer._set_fitted(schema, partition, game, built.eval(), tuple(config["output_names"]))
+    explainer.losses_ = config["losses"]
     explainer.report_ = None if config["report"] is None else Report(**config["report"])
     return explainer
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not path.is_file():
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, not a file that FastSHAP.save wrote")
+    if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     try:
         with safe_open(path, framework="pt") as file:
@@ -122,7 +127,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             if config["format"] > FORMAT:
                 raise FileFormatError(
                     f"{path} was written by fastshapley {config['version']} in format {config['format']}; this is "
-                    f"{fastshapley.__version__}, which reads formats up to {FORMAT}: upgrade fastshapley"
+                    f"{__version__}, which reads formats up to {FORMAT}: upgrade fastshapley"
                 )
             return config, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
@@ -143,7 +148,7 @@ def _body(layers: dict[str, Any] | None, given: nn.Module | None, argument: str)
         return Perceptron(**layers)
     if given is None:
         raise FileFormatError(f"the file holds only the weights of a network of your own: pass it as {argument}=")
-    return given
+    return copy.deepcopy(given)
 
 
 def _build_network(config: dict[str, Any], given: nn.Module | None, device: torch.device) -> ExplainerNetwork:

@@ -73,6 +73,16 @@ class Recipe:
     tied_classes: bool = False
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.surrogate, tuple) and all(isinstance(s, Training) for s in self.surrogate)):
+            raise ValueError(f"Recipe: surrogate is {self.surrogate!r}; it must be a tuple of Training")
+        for name, kind in (
+            ("explainer", Training),
+            ("surrogate_layers", Layers),
+            ("explainer_layers", Layers),
+            ("targets", Targets | None),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"Recipe: {name} is {getattr(self, name)!r}; it must be a {kind}")
         for name in ("coalitions", "surrogate_coalitions", "validation_rows", "validation_coalitions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Recipe: {name} is {getattr(self, name)}; it must be positive")
@@ -92,6 +102,7 @@ def paper() -> Recipe:
         surrogate_layers=Layers(2, 128, "elu"),
         explainer=Training(epochs=200, batch_size=32, learning_rate=2e-4, patience=5),
         explainer_layers=Layers(2, 128, "relu"),
+        validation_rows=500,
     )
 
 

@@ -6,27 +6,31 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley import metrics
 from fastshapley.estimators import Estimate, exact, kernel
-from fastshapley.value_functions.base import ValueFunction
+from fastshapley.estimators.exact import MAX_PLAYERS
+from fastshapley.value_functions.base import TableGame, ValueFunction
 
 _ROWS = 128
 _EVALUATIONS = 2_000_000  # of the user's model or of the surrogate, spent on the truth
-_EXACT_PLAYERS = 16
+_WORK = 60_000_000  # evaluations times players: drawing and solving take their time too
+_FEWEST = 32  # rows whose exact values are worth more than estimates of all
 
 
 @dataclass(frozen=True)
 class Report:
-    """Distances on held-out rows; ``str(report)`` is a table.
+    """Distances on held-out rows, which chose the best epochs but were not trained on; ``str(report)`` is a table.
 
     l1, l2: mean distances over players and outputs together; l2_interval: half the 95 % interval of l2.
     relative_squared_error: squared error as a share of the squared values.
     cosine: mean cosine between a row's values and the truth.
     sign_agreement: share of the values above 5 % of the row's largest that have the right sign.
     truth: how the true values were found; truth_error: the mean l2 error that remains in them.
+    held_out: False where there were too few rows to hold any out.
     fidelity: R2 of the game's output for whole rows to the user's model: what a surrogate loses; None if there is
         no model.
     """
@@ -41,6 +45,7 @@ class Report:
     cosine: float
     sign_agreement: float
     fidelity: float | None = None
+    held_out: bool = True
 
     def __str__(self) -> str:
         error = f" (l2 error about {self.truth_error:.2g})" if self.truth_error > 0 else ""
@@ -55,14 +60,22 @@ class Report:
         if self.fidelity is not None:
             lines["game's output to model's, R2"] = f"{self.fidelity:.4f}"
         rows = [f"  {name:28s} {'-' if 'nan' in text else text}" for name, text in lines.items()]
-        return "\n".join([f"Distance to the Shapley values on {self.rows} held-out rows", *rows])
+        kind = "held-out" if self.held_out else "training"
+        return "\n".join([f"Distance to the Shapley values on {self.rows} {kind} rows", *rows])
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return asdict(self)
 
 
-def measure(values: NDArray[np.float64], truth: Estimate, how: str, fidelity: float | None = None) -> Report:
+def measure(
+    values: NDArray[np.float64],
+    truth: Estimate,
+    how: str,
+    *,
+    fidelity: float | None = None,
+    held_out: bool = True,
+) -> Report:
     """The report for ``values`` (n, players, outputs) held against an estimate of the same rows."""
     cosines = metrics.cosine(values, truth.values)
     l2 = metrics.l2(values, truth.values)
@@ -77,21 +90,20 @@ def measure(values: NDArray[np.float64], truth: Estimate, how: str, fidelity: fl
         cosine=float(np.nanmean(cosines)) if np.isfinite(cosines).any() else float("nan"),
         sign_agreement=metrics.sign_agreement(values, truth.values),
         fidelity=fidelity,
+        held_out=held_out,
     )
 
 
 def true_values(value_function: ValueFunction, x: Tensor, seed: int) -> tuple[Tensor, Estimate, str]:
     """Some of the rows ``x``, their Shapley values as well as can be afforded, and how these were found."""
     players = value_function.players
-    evaluations = _EVALUATIONS // getattr(value_function, "cost", 1)
-    rows = min(_ROWS, len(x))
-    if players <= _EXACT_PLAYERS and rows << players <= evaluations:
+    cost = value_function.cost if isinstance(value_function, TableGame) else 1
+    evaluations = min(_EVALUATIONS // cost, _WORK // players)
+    generator = torch.Generator(x.device).manual_seed(seed)
+    x = x[torch.randperm(len(x), generator=generator, device=x.device)[:_ROWS]]
+    if players <= MAX_PLAYERS and (rows := min(len(x), evaluations >> players)) >= min(len(x), _FEWEST):
         return x[:rows], exact(value_function, x[:rows]), f"exact, all {1 << players} coalitions"
-    rows = max(1, min(rows, evaluations // (32 * players)))
-    budget = max(evaluations // rows, 8 * players + 2)
-    budget = min(budget, 1024 * players)
-    return (
-        x[:rows],
-        kernel(value_function, x[:rows], budget=budget, random_state=seed),
-        (f"paired kernel estimator, {budget} evaluations a row"),
-    )
+    x = x[: max(1, evaluations // (32 * players))]
+    budget = max(min(evaluations // len(x), 1024 * players), 8 * players + 2)
+    truth = kernel(value_function, x, budget=budget, random_state=seed)
+    return x, truth, f"paired kernel estimator, {budget} evaluations a row"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -157,13 +156,12 @@ class Schema:
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain JSON values."""
         for column in self.columns:
-            try:
-                json.dumps([column.key, column.categories])
-            except TypeError:
+            values = (column.key, *(column.categories or ()))
+            if not all(value is None or isinstance(value, str | int | float) for value in values):
                 raise InputError(
                     f"column {column.name!r} has a name or categories that cannot be saved, such as "
-                    f"{(column.categories or (column.key,))[0]!r}: turn them into strings before fitting"
-                ) from None
+                    f"{values[-1]!r}: turn them into strings before fitting"
+                )
         return asdict(self)
 
     @classmethod

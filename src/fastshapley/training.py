@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,7 +25,8 @@ _SAVE_SECONDS = 5.0
 class Training:
     """How one network is trained.
 
-    Either ``epochs`` (passes over the rows, at most) or ``steps`` (rounded up to whole epochs) is given.
+    Either ``epochs`` (passes over the rows, at most) or ``steps`` is given; of many rows, an epoch is then only as
+    many as make a twentieth of the steps.
     ``schedule="plateau"`` multiplies the rate by ``factor`` after ``plateau`` epochs without improvement, down
     to ``floor``; ``"cosine"`` warms up over the first tenth and anneals to zero. Training stops after
     ``patience`` epochs without improvement (None: never), and the weights of the best epoch are kept.
@@ -52,14 +53,27 @@ class Training:
         for name in ("batch_size", "learning_rate", "factor"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"Training: {name} is {getattr(self, name)}, which is not positive")
+        if not 0 < self.factor < 1:
+            raise ValueError(f"Training: factor is {self.factor}; it must lie between 0 and 1")
+        for name in ("weight_decay", "plateau", "floor", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"Training: {name} is {value}, which is negative")
+        for name in ("epochs", "steps", "batch_size", "plateau", "patience"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int):
+                raise ValueError(f"Training: {name} is {value!r}, which is no whole number")
         if self.schedule not in ("plateau", "cosine"):
             raise ValueError(f"Training: schedule is {self.schedule!r}; use 'plateau' or 'cosine'")
 
-    def epochs_over(self, rows: int) -> int:
-        """How many epochs this is over so many rows."""
+    def plan(self, rows: int) -> tuple[int, int]:
+        """How many epochs this is over so many rows, and of how many steps each."""
+        batches = math.ceil(rows / self.batch_size)
         if self.epochs is not None:
-            return self.epochs
-        return math.ceil((self.steps or 0) / math.ceil(rows / self.batch_size))
+            return self.epochs, batches
+        steps = self.steps or 0
+        batches = min(batches, max(1, math.ceil(steps / 20)))
+        return math.ceil(steps / batches), batches
 
 
 @dataclass(frozen=True)
@@ -119,8 +133,7 @@ def train(
     ``loss(rows, generator)`` is the loss of a minibatch given by row numbers; ``validate()`` is the loss that
     chooses the best epoch; ``describe(history)`` adds to what the bar shows.
     """
-    epochs = options.epochs_over(rows)
-    batches = math.ceil(rows / options.batch_size)
+    epochs, batches = options.plan(rows)
     generator = run.generator(phase)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
@@ -138,7 +151,9 @@ def train(
         last_save = time.monotonic()
         while state.epoch < epochs and not state.stopped(options.patience):
             bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
-            _epoch(network, loss, rows, options, optimizer, scheduler, generator, bar)
+            order = torch.randperm(rows, generator=generator, device=generator.device)
+            batch_rows = order[: batches * options.batch_size].split(options.batch_size)
+            _epoch(network, loss, batch_rows, options, optimizer, scheduler, generator, bar)
             state.epoch += 1
             value = _validate(network, validate, phase, options, state.epoch)
             state.record(value)
@@ -158,7 +173,7 @@ def train(
 def _epoch(
     network: nn.Module,
     loss: Loss,
-    rows: int,
+    batches: Sequence[Tensor],
     options: Training,
     optimizer: torch.optim.Optimizer,
     scheduler: Any,
@@ -166,8 +181,7 @@ def _epoch(
     bar: Any,
 ) -> None:
     network.train()
-    order = torch.randperm(rows, generator=generator, device=generator.device)
-    for batch in order.split(options.batch_size):
+    for batch in batches:
         optimizer.zero_grad(set_to_none=True)
         loss(batch, generator).backward()
         optimizer.step()

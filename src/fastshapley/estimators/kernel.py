@@ -22,18 +22,21 @@ def kernel(
     value_function: ValueFunction,
     x: Tensor,
     *,
-    budget: int,
+    budget: int | None = None,
     tol: float | None = None,
     random_state: int | None = None,
     progress: bool = False,
 ) -> Estimate:
     """Shapley values of each row of ``x`` from at most ``budget`` evaluations, null and grand included.
 
+    By default that is 64 for each player.
+
     Coalitions come in pairs with their complements. With ``tol``, a row stops as soon as its largest standard
     error is below ``tol`` times the range of its values.
     """
     players = value_function.players
     smallest = 2 + 4 * players if players > 1 else 2
+    budget = 64 * players + 2 if budget is None else budget
     if budget < smallest:
         raise InputError(
             f"budget is {budget}: the kernel estimator needs at least {smallest} for {players} players"
@@ -103,8 +106,9 @@ def draw_pairs(
 def solve_pairs(z: Tensor, u: Tensor, total: Tensor) -> Tensor:
     """The values (n, players, outputs) that sum to ``total`` (n, outputs) and fit u ~ z . phi best.
 
-    The unknown is the deviation from an even split. It is fitted freely and made to sum to zero afterwards,
-    which is as consistent as fitting it under that constraint, and less noisy.
+    The unknown is the deviation from an even split. With pairs enough it is fitted freely and made to sum to zero
+    afterwards, which is as consistent as fitting it under that constraint, and less noisy; with few, a soft
+    constraint is less noisy.
     """
     even, deviation, _ = _regress(z, u, total)
     return even + deviation - deviation.mean(1, keepdim=True)
@@ -134,6 +138,8 @@ def _regress(z: Tensor, u: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tenso
     z = z.float()  # sums of +-1 are exact
     gram = (z.transpose(1, 2) @ z).double()
     gram += _RIDGE * pairs * torch.eye(players, dtype=gram.dtype, device=z.device)
+    if pairs < 4 * players:
+        gram += pairs
     rest = u - z.sum(2, keepdim=True) * even
     right = (z.transpose(1, 2) @ rest.float()).double()
     return even, torch.linalg.solve(gram, right), gram

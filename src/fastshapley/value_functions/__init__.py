@@ -1,6 +1,6 @@
 """Value functions: what a model's output is when only some players are known."""
 
-from fastshapley.value_functions.base import Problem, ValueFunction, evaluate, grand_values, null_values
+from fastshapley.value_functions.base import Problem, TableGame, ValueFunction, evaluate, grand_values, null_values
 from fastshapley.value_functions.removal import Baseline, Marginal, Missing, Removal
 from fastshapley.value_functions.surrogate import Surrogate
 
@@ -11,6 +11,7 @@ __all__ = [
     "Problem",
     "Removal",
     "Surrogate",
+    "TableGame",
     "ValueFunction",
     "evaluate",
     "grand_values",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
+from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from fastshapley.errors import InputError
-from fastshapley.models import ModelFunction
+from fastshapley.models import ModelFunction, Scale
 from fastshapley.players import Partition
 from fastshapley.recipes import Recipe
+from fastshapley.schema import Schema
+from fastshapley.training import Run
 
 Link = Literal["identity", "logit"]
 _CLIP = 1e-7  # probabilities are kept this far from 0 and 1 before a logit
@@ -32,6 +36,39 @@ class ValueFunction(Protocol):
     def outputs(self) -> int: ...
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor: ...
+
+
+class TableGame(BaseEstimator, ABC):
+    """What the value functions of this package share beyond the protocol.
+
+    ``scale`` and ``link`` say what the outputs are, ``cost`` how many rows the model is called with for one
+    evaluation; ``schema_`` and ``partition_`` are the columns and players that the game was fitted to.
+    """
+
+    players: int
+    outputs: int
+    null: Tensor
+    scale: Scale
+    link: Link
+    cost: int
+    schema_: Schema
+    partition_: Partition
+
+    @abstractmethod
+    def fit(self, problem: Problem, run: Run) -> TableGame:
+        """Learn from the problem's rows; the result is the game."""
+
+    @abstractmethod
+    def grand(self, x: Tensor) -> Tensor:
+        """v(x, 1), (n, outputs)."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        """v(x, s), (n, m, outputs)."""
+
+    def __sklearn_clone__(self) -> Self:
+        # scikit-learn's clone would empty a fitted model among the parameters
+        return type(self)(**self.get_params(deep=False))
 
 
 @dataclass(frozen=True)

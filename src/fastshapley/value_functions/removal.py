@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from fastshapley.errors import InputError, ModelError
@@ -16,24 +15,15 @@ from fastshapley.models import PROBE, ModelFunction, Scale
 from fastshapley.players import Partition
 from fastshapley.schema import Schema, Table
 from fastshapley.training import Run
-from fastshapley.value_functions.base import Link, Problem, apply_link
+from fastshapley.value_functions.base import Link, Problem, TableGame, apply_link
 
 _MEMORY = 1 << 27  # bytes of mixed rows built at once
 
 
-class Removal(BaseEstimator, ABC):
+class Removal(TableGame, ABC):
     """v(x, s) = link(mean over b of f(x_s, b)): hidden entries are taken from fixed rows b, all of one row."""
 
     rows_: Tensor
-    players: int
-    outputs: int
-    null: Tensor
-    scale: Scale
-    link: Link
-
-    @abstractmethod
-    def fit(self, problem: Problem, run: Run) -> Self:
-        """Choose the rows that replace what is hidden."""
 
     def assemble(self, model: ModelFunction, rows: Tensor, players: Partition, link: Link) -> Self:
         y = model(rows)
@@ -54,29 +44,19 @@ class Removal(BaseEstimator, ABC):
         """The fitted game from its parts; without the model it can be kept, but not evaluated."""
         self.model_, self.rows_, self.schema_, self.partition_ = model, rows, schema, players
         self.link, self.null, self.scale = link, null, scale
-        self.players, self.outputs = len(players), len(null)
+        self.players, self.outputs, self.cost = len(players), len(null), len(rows)
         return self
-
-    def __sklearn_clone__(self) -> Self:
-        # scikit-learn's clone would empty a fitted model among the parameters
-        return type(self)(**self.get_params(deep=False))
-
-    @property
-    def cost(self) -> int:
-        """Rows that the model is called with for one evaluation."""
-        return len(self.rows_)
 
     def grand(self, x: Tensor) -> Tensor:
         return apply_link(self.link, self._model(x))
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         shown = self.partition_.mask(s)
-        rows = x[:, None].expand(shown.shape).flatten(0, 1)
-        shown = shown.flatten(0, 1)
+        row = torch.arange(len(x), device=x.device).repeat_interleave(s.shape[1])
         chunk = max(1, _MEMORY // (8 * self.rows_.numel()))
         means = []
-        for show, row in zip(shown.split(chunk), rows.split(chunk), strict=True):
-            mixed = torch.where(show[:, None], row[:, None], self.rows_)
+        for show, number in zip(shown.flatten(0, 1).split(chunk), row.split(chunk), strict=True):
+            mixed = torch.where(show[:, None], x[number][:, None], self.rows_)
             means.append(self._model(mixed.flatten(0, 1)).unflatten(0, mixed.shape[:2]).mean(1))
         return apply_link(self.link, torch.cat(means)).unflatten(0, s.shape[:2])
 

@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 import torch
-from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,14 +17,14 @@ from fastshapley.players import Partition
 from fastshapley.recipes import Layers, default
 from fastshapley.schema import Schema
 from fastshapley.training import Run, Training, train
-from fastshapley.value_functions.base import Link, Problem, apply_link
+from fastshapley.value_functions.base import Link, Problem, TableGame, apply_link
 from fastshapley.value_functions.removal import Missing
 
 _CHUNK = 4096  # coalitions a forward pass: the activations stay in the cache
 _VALIDATION = 1 << 16  # coalitions that choose the best epoch
 
 
-class Surrogate(BaseEstimator):
+class Surrogate(TableGame):
     """v(x, s) = link(g(x_s, s)) with a network g trained so that g(x_s, s) is E[f(x) | x_s].
 
     It is trained on the model's outputs at coalitions of uniform size: by Kullback-Leibler divergence where
@@ -38,11 +37,6 @@ class Surrogate(BaseEstimator):
     ``coalitions`` are drawn for each row of a step.
     """
 
-    players: int
-    outputs: int
-    null: Tensor
-    scale: Scale
-    link: Link
     cost = 1
 
     def __init__(
@@ -106,10 +100,6 @@ class Surrogate(BaseEstimator):
         network.eval()
         return self
 
-    def __sklearn_clone__(self) -> Surrogate:
-        # scikit-learn's clone would empty a fitted estimator given as the network
-        return type(self)(**self.get_params(deep=False))
-
     def grand(self, x: Tensor) -> Tensor:
         return self(x, torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device))[:, 0]
 
@@ -133,6 +123,8 @@ class Surrogate(BaseEstimator):
         self.spread_ = torch.ones(outputs, dtype=torch.float64, device=device)
 
     def _activate(self, raw: Tensor) -> Tensor:
+        if self.link == "logit":
+            raw = raw.double()  # a probability near one has no digits to spare
         if self.scale == "probabilities":
             return raw.softmax(-1)
         if self.scale == "probability":
