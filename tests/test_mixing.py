@@ -88,3 +88,11 @@ def test_one_row_gives_copies_of_itself() -> None:
     x = torch.tensor([[0.3, 2.0, 1.0, NAN]], dtype=torch.float64)
     mixed = mix_rows(x, 4, DISCRETE, generator())
     torch.testing.assert_close(mixed, x.expand(4, 4), rtol=0, atol=0, equal_nan=True)
+
+
+def test_one_hot_columns_of_a_player_stay_one_hot() -> None:
+    one_hot = torch.eye(3, dtype=torch.float64)[torch.randint(3, (50,), generator=torch.Generator().manual_seed(0))]
+    x = torch.cat([torch.randn(50, 1, generator=torch.Generator().manual_seed(1)).double(), one_hot], dim=1)
+    mixed = mix_rows(x, 500, [False] * 4, torch.Generator().manual_seed(2), owner=[0, 1, 1, 1])
+    assert (mixed[:, 1:].sum(1) == 1).all()
+    assert set(mixed[:, 1:].unique().tolist()) == {0, 1}
