@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from torch import nn
 
-from fastshapley.checkpoints import Checkpoint, fingerprint, write_atomically
+from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text, write_atomically
 from fastshapley.errors import TrainingError
+from fastshapley.value_functions import Marginal
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
@@ -83,3 +88,15 @@ def test_fingerprints_tell_parts_apart() -> None:
         len({fingerprint(a, b), fingerprint(b, a), fingerprint(a, 1), fingerprint("ab"), fingerprint("a", "b")})
         == 5
     )
+
+
+def test_settings_as_text() -> None:
+    frame = pd.DataFrame({"a": range(100)})
+    other = frame.copy()
+    other.loc[50, "a"] = -1  # where a table's text is cut short
+    assert stable_text(Marginal(frame)) == stable_text(Marginal(frame.copy())) != stable_text(Marginal(other))
+    torch.manual_seed(0)
+    network = nn.Linear(2, 2)
+    assert stable_text(network) == stable_text(copy.deepcopy(network)) != stable_text(nn.Linear(2, 2))
+    assert stable_text(np.zeros(3)) != stable_text(np.ones(3))
+    assert stable_text(object()) == "object"  # not its address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastshapley.datasets import Split, load_census
+from fastshapley.datasets import Split, load_bankruptcy, load_census
 
-CENSUS = Path(os.environ.get("FASTSHAPLEY_DATA", "")) / "census" / "adult.data"
-needs_census = pytest.mark.skipif(
-    "FASTSHAPLEY_DATA" not in os.environ or not CENSUS.is_file(),
-    reason="set FASTSHAPLEY_DATA to a folder that holds census/adult.data",
-)
+DATA = Path(os.environ.get("FASTSHAPLEY_DATA", ""))
+CENSUS = DATA / "census" / "adult.data"
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        "FASTSHAPLEY_DATA" not in os.environ or not (DATA / name).is_file(),
+        reason=f"set FASTSHAPLEY_DATA to a folder that holds {name}",
+    )
+
+
+needs_census = needs("census/adult.data")
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +113,30 @@ def test_census_is_found_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("FASTSHAPLEY_DATA")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load_census().X_test.shape == (6513, 12)
+
+
+@needs("bankruptcy/data.csv")
+def test_bankruptcy_has_the_papers_features_and_split() -> None:
+    data = load_bankruptcy()
+    assert data.X_train.shape == (4362, 94)
+    assert data.X_val.shape == (1091, 94)
+    assert data.X_test.shape == (1364, 94)
+    assert [len(y) for y in (data.y_train, data.y_val, data.y_test)] == [4362, 1091, 1364]
+    assert sum(int(y.sum()) for y in (data.y_train, data.y_val, data.y_test)) == 219
+    assert {"Net Income Flag", "Bankrupt?"}.isdisjoint(data.X_train.columns)
+    assert all(name == name.strip() for name in data.X_train.columns)
+    rows = pd.concat([data.X_train, data.X_val, data.X_test])
+    assert (rows.dtypes == np.float64).all()
+    assert not rows.isna().to_numpy().any()
+    assert rows["Revenue per person"].max() <= 1
+    assert len(data.players.bind(list(rows.columns))) == 94
+
+
+def test_bankruptcy_without_its_file_says_what_to_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(FileNotFoundError, match=re.escape("https://archive.ics.uci.edu/dataset/572")):
+        load_bankruptcy()
 
 
 def test_unknown_kind_of_categories() -> None:

@@ -416,6 +416,12 @@ class TestProtocol:
         with pytest.raises(InputError, match="method is 'magic'"):
             fitted.estimate(table[0][:10], method="magic")  # type: ignore[arg-type]
 
+    def test_permutation_estimates_of_the_same_game(self, fitted: FastSHAP, table: Any) -> None:
+        exact = fitted.estimate(table[0][:10]).values
+        sampled = fitted.estimate(table[0][:10], method="permutation", budget=4000, random_state=0)
+        assert (np.abs(sampled.values - exact) <= 5 * sampled.stderr + 1e-6).all()
+        assert sampled.evaluations.tolist() == [2 + 499 * 8] * 10  # two orders of 5 players at a time
+
 
 class TestBadInput:
     X = numbers()

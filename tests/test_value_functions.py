@@ -108,6 +108,15 @@ def test_marginal_is_interventional_tree_shap() -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+def test_a_linear_model_has_its_closed_form() -> None:
+    """Each value is the coefficient times the distance from the background's mean."""
+    X = normal_frame()
+    model = LinearRegression().fit(X, X.a - 2 * X.b + X.c * X.d)
+    game = Marginal(X[:20]).fit(problem(model, X), RUN)
+    closed = model.coef_ * (X[:5] - X[:20].mean()).to_numpy()
+    np.testing.assert_allclose(exact(game, encoded(X[:5])).values[..., 0], closed, atol=1e-6)
+
+
 @pytest.mark.parametrize("count", [7, np.int64(7), 1000])
 def test_marginal_draws_training_rows(classifier: Any, count: int) -> None:
     X = normal_frame()

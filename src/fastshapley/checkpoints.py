@@ -10,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
-from torch import Tensor
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
 
 from fastshapley.errors import TrainingError
 
@@ -36,6 +39,20 @@ def fingerprint(*parts: Any) -> str:
         data = part.detach().cpu().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode()
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()
+
+
+def stable_text(value: Any) -> str:
+    """A setting as text that is the same in every process, and different for different settings."""
+    if isinstance(value, nn.Module):
+        return str(value) + fingerprint(*value.state_dict().values())
+    if isinstance(value, BaseEstimator):
+        return type(value).__name__ + str({k: stable_text(v) for k, v in value.get_params(deep=False).items()})
+    if isinstance(value, pd.DataFrame):
+        return fingerprint(pd.util.hash_pandas_object(value).tolist())
+    if isinstance(value, np.ndarray | Tensor):
+        return fingerprint(str(value.dtype), value.tolist())
+    text = str(value)
+    return type(value).__name__ if " at 0x" in text else text
 
 
 class Checkpoint:

@@ -73,6 +73,19 @@ def load_census(categories: Literal["codes", "names"] = "codes") -> Split:
     return _split(frame, y, first=(0.2, 7), second=(0.2, 0), players=Features())
 
 
+def load_bankruptcy() -> Split:
+    """UCI Taiwanese bankruptcy, 6817 companies and 94 features; the target is a bankruptcy.
+
+    As in the paper, without a column that is constant and two companies whose revenue per person is off the scale.
+    """
+    source = "UCI Taiwanese Bankruptcy Prediction, https://archive.ics.uci.edu/dataset/572"
+    frame = pd.read_csv(find_file("bankruptcy/data.csv", source))
+    frame.columns = frame.columns.str.strip()
+    frame = frame[frame["Revenue per person"] <= 1].drop(columns="Net Income Flag")
+    y = frame.pop("Bankrupt?").to_numpy(np.int64)
+    return _split(frame.astype(np.float64), y, first=(0.2, 0), second=(0.2, 0), players=Features())
+
+
 def find_file(name: str, source: str) -> Path:
     """The file in the folder ``$FASTSHAPLEY_DATA``, or in the user's cache."""
     folders = [Path.home() / ".cache" / "fastshapley"]

@@ -8,7 +8,6 @@ from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import shap
 import torch
 from numpy.typing import NDArray
@@ -17,9 +16,9 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from fastshapley import persistence, recipes
-from fastshapley.checkpoints import Checkpoint, fingerprint
+from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
 from fastshapley.errors import InputError
-from fastshapley.estimators import Estimate, exact, kernel
+from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explanations import explanation, squeeze
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.metrics import r2
@@ -120,7 +119,11 @@ class FastSHAP(BaseEstimator):
         x, x_val = _hold_out(x, run) if x_val is None else (x, x_val)
         recipe = recipes.resolve(self.recipe, len(x))
         with one_thread():
-            game = self._fit_value_function(model, x, x_val, partition, recipe, run)
+            game: ValueFunction = given
+            if not _is_fitted(given):
+                assert model is not None  # checked with the parameters
+                new: TableGame = _NAMED[given]() if isinstance(given, str) else clone(given)
+                game = new.fit(Problem(model, x, x_val, partition, self.link, recipe), run)
             network = build_network(x, schema, game, self.network, recipe, run)
             self.losses_ = fit_network(
                 network,
@@ -148,12 +151,14 @@ class FastSHAP(BaseEstimator):
         """Shapley values, (n, players) for one output, (n, players, outputs) for several."""
         return squeeze(self._explain(self._encode(X))[0])
 
-    def estimate(self, X: Table, method: Literal["exact", "kernel"] = "exact", **options: Any) -> Estimate:
+    def estimate(
+        self, X: Table, method: Literal["exact", "kernel", "permutation"] = "exact", **options: Any
+    ) -> Estimate:
         """Shapley values of the same game without the network, by enumeration or by sampling.
 
         ``options`` go to the estimator in `fastshapley.estimators`, such as ``budget`` for the kernel one.
         """
-        estimators = {"exact": exact, "kernel": kernel}
+        estimators = {"exact": exact, "kernel": kernel, "permutation": permutation}
         if method not in estimators:
             raise InputError(f"method is {method!r}: use one of {sorted(estimators)}")
         x = self._encode(X)
@@ -229,7 +234,7 @@ class FastSHAP(BaseEstimator):
         seed = _seed(self.random_state)
         if checkpoint is not None:
             settings = {
-                name: _text(value)
+                name: stable_text(value)
                 for name, value in self.get_params(deep=False).items()
                 if name not in ("model", "device", "progress")
             }
@@ -255,23 +260,6 @@ class FastSHAP(BaseEstimator):
                 f"{game.players}: {own.names}"
             )
         return own
-
-    def _fit_value_function(
-        self,
-        model: ModelFunction | None,
-        x: Tensor,
-        x_val: Tensor,
-        partition: Partition,
-        recipe: Recipe,
-        run: Run,
-    ) -> ValueFunction:
-        game = self.value_function
-        if _is_fitted(game):
-            given: ValueFunction = game
-            return given
-        assert model is not None  # checked with the parameters
-        new: TableGame = _NAMED[game]() if isinstance(game, str) else clone(game)
-        return new.fit(Problem(model, x, x_val, partition, self.link, recipe), run)
 
     def _set_fitted(
         self,
@@ -302,11 +290,11 @@ class FastSHAP(BaseEstimator):
         game = self.value_function_
         values, base = [], []
         for part in x.split(_BATCH):
-            null = null_values(game, part).double()
+            null = null_values(game, part)
             with torch.no_grad():
                 phi = self.network_(part).double()
             if self.normalize_ != "never" or game.players == 1:
-                phi = normalize(phi, grand_values(game, part).double() - null)
+                phi = normalize(phi, grand_values(game, part) - null)
             values.append(phi)
             base.append(null)
         return torch.cat(values), torch.cat(base)
@@ -351,17 +339,3 @@ def _seed(random_state: Any) -> int:
     if not isinstance(random_state, Integral):
         raise ValueError(f"random_state is {random_state!r}: use a whole number, a numpy generator or None")
     return int(random_state)
-
-
-def _text(value: Any) -> str:
-    """A setting as text that is the same in every process, and different for different settings."""
-    if isinstance(value, nn.Module):
-        return str(value) + fingerprint(*value.state_dict().values())
-    if isinstance(value, TableGame):
-        return type(value).__name__ + str({k: _text(v) for k, v in value.get_params(deep=False).items()})
-    if isinstance(value, pd.DataFrame):
-        return fingerprint(torch.from_numpy(pd.util.hash_pandas_object(value).to_numpy().view(np.int64)))
-    if isinstance(value, np.ndarray | Tensor):
-        return fingerprint(Schema.of(value).encode(value))
-    text = str(value)
-    return type(value).__name__ if " at 0x" in text else text

@@ -10,8 +10,9 @@ import shap
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastshapley.columns import Column
 from fastshapley.players import Partition
-from fastshapley.schema import Column, Schema
+from fastshapley.schema import Schema
 
 
 def explanation(

@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from fastshapley.coalitions import curvature, sample_kernel
 from fastshapley.errors import InputError
 from fastshapley.estimators.exact import exact_values
-from fastshapley.estimators.kernel import draw_pairs, solve_pairs
+from fastshapley.estimators.kernel import draw_pairs
+from fastshapley.estimators.regression import solve_pairs
 from fastshapley.mixing import mix_rows
 from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, TableEncoder
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
 from fastshapley.recipes import Recipe, Targets
 from fastshapley.schema import Schema
 from fastshapley.training import Loss, Run, train
-from fastshapley.value_functions.base import TableGame, ValueFunction, evaluate, grand_values, null_values
+from fastshapley.value_functions.base import TableGame, ValueFunction, evaluate, null_values, total_values
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,7 @@ class Game:
 
     def total(self, x: Tensor) -> Tensor:
         """Grand minus null, (n, outputs)."""
-        difference = grand_values(self.value_function, x).double() - null_values(self.value_function, x).double()
-        return (difference / self.scale).float()
+        return (total_values(self.value_function, x) / self.scale).float()
 
     def draw(
         self, x: Tensor, coalitions: int, generator: torch.Generator, *, paired: bool = True
@@ -57,7 +57,7 @@ class Game:
         """Fresh coalitions s from the Shapley kernel, (n, m, players), and v(x, s) - v(x, 0), (n, m, outputs)."""
         s = sample_kernel(len(x), coalitions, self.players, generator, paired=paired)
         v = evaluate(self.value_function, x, s)
-        return s, ((v - null_values(self.value_function, x).double()[:, None]) / self.scale).float()
+        return s, ((v - null_values(self.value_function, x)[:, None]) / self.scale).float()
 
     def targets(self, x: Tensor, coalitions: int, generator: torch.Generator) -> Tensor:
         """Estimated Shapley values, (n, players, outputs)."""
@@ -65,8 +65,7 @@ class Game:
             values = exact_values(self.value_function, x)
         else:
             z, u = draw_pairs(self.value_function, x, coalitions // 2, generator)
-            total = grand_values(self.value_function, x).double() - null_values(self.value_function, x).double()
-            values = solve_pairs(z, u, total)
+            values = solve_pairs(z, u, total_values(self.value_function, x))
         return (values / self.scale).float()
 
 
@@ -84,8 +83,7 @@ def build_network(
             body = Perceptron(len(encoder.columns), outputs, layers.count, layers.width, layers.activation)
     network = ExplainerNetwork(encoder, body, game.players, game.outputs, classes).to(x.device)
     if not isinstance(game, TableGame) or game.scale == "real" or game.link != "identity":
-        some = x[:_PART]
-        spread = (grand_values(game, some).double() - null_values(game, some).double()).square().mean(0).sqrt()
+        spread = total_values(game, x[:_PART]).square().mean(0).sqrt()
         network.scale.copy_(torch.where(spread > 0, spread, 1.0))
     _check_body(network, x[:2])
     return network

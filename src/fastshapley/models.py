@@ -203,13 +203,14 @@ def _xgboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
         names = None if named else model.feature_names
         return model.predict(xgboost.DMatrix(rows, feature_names=names, enable_categorical=True))
 
-    return predict, {"binary:logistic": "probability", "multi:softprob": "probabilities"}.get(objective, "real")  # type: ignore[return-value]
+    scales: dict[str, Scale] = {"binary:logistic": "probability", "multi:softprob": "probabilities"}
+    return predict, scales.get(objective, "real")
 
 
 def _lightgbm_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
     objective = str(model.dump_model(num_iteration=1).get("objective", "")).split(" ")[0]
-    scale: Scale = {"binary": "probability", "multiclass": "probabilities"}.get(objective, "real")  # type: ignore[assignment]
-    return model.predict, scale
+    scales: dict[str, Scale] = {"binary": "probability", "multiclass": "probabilities"}
+    return model.predict, scales.get(objective, "real")
 
 
 def _catboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:

@@ -7,12 +7,11 @@ such a tensor back to rows of the user's own type, which is what the user's mode
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,42 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastshapley.columns import Column, survives
 from fastshapley.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 Table = pd.DataFrame | np.ndarray | Tensor
 _EXACT = 2.0**53  # float64 holds every integer below, and rounds some above to this
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: its name, the dtype to give back, and for categories the values that the codes stand for.
-
-    ``gap`` is what the user's own table has where a value is missing: None, NaN or ``pd.NA``. ``inner`` is the
-    dtype of the categories, or of the numbers in an object column.
-    """
-
-    key: Any
-    dtype: str
-    categories: tuple[Any, ...] | None = None
-    ordered: bool = False
-    gap: str = "nan"
-    inner: str = ""
-
-    @property
-    def name(self) -> str:
-        return str(self.key)
-
-    @property
-    def discrete(self) -> bool:
-        """Whether it holds categories or booleans, for which a mean makes no sense."""
-        return self.categories is not None or self.dtype in ("bool", "boolean")
-
-    @property
-    def integral(self) -> bool:
-        """Whether it holds integers that are numbers, not categories."""
-        return self.categories is None and (self.inner or self.dtype).lower().startswith(("int", "uint"))
 
 
 @dataclass(frozen=True)
@@ -80,7 +50,7 @@ class Schema:
         """The schema of a DataFrame, a two-dimensional array or a tensor."""
         if isinstance(X, pd.DataFrame):
             _check_frame(X)
-            return cls("frame", tuple(_column(key, X[key]) for key in X.columns))
+            return cls("frame", tuple(Column.of(key, X[key]) for key in X.columns))
         if isinstance(X, Tensor):
             _check_matrix(X.shape)
             if X.is_complex():
@@ -91,7 +61,7 @@ class Schema:
         if array.dtype.kind in "biuf":
             return cls("array", _plain_columns(array.shape[1], array.dtype.name), array.dtype.str)
         frame = pd.DataFrame(array.astype(object))
-        columns = tuple(_column(f"x{key}", frame[key]) for key in frame.columns)
+        columns = tuple(Column.of(f"x{key}", frame[key]) for key in frame.columns)
         return cls("array", columns, array.dtype.str)
 
     @property
@@ -124,13 +94,13 @@ class Schema:
             frame = pd.DataFrame(table)
             encoded = np.empty(frame.shape, dtype=np.float64)
             for j, column in enumerate(self.columns):
-                encoded[:, j] = _encode(column, frame.iloc[:, j], argument)
+                encoded[:, j] = column.encode(frame.iloc[:, j], argument)
         _check_numbers(self.columns, encoded, argument)
         return torch.from_numpy(encoded)
 
     def encode_cell(self, column: int, value: Any) -> float:
         """One value of one column, as `encode` would encode it."""
-        encoded = _encode(self.columns[column], pd.Series([value], dtype=object), "values")
+        encoded = self.columns[column].encode(pd.Series([value], dtype=object), "values")
         _check_numbers([self.columns[column]], encoded[:, None], "values")
         return float(encoded[0])
 
@@ -142,13 +112,13 @@ class Schema:
         values = x.detach().cpu().numpy()
         if self.container == "tensor":
             own: torch.dtype = getattr(torch, self.dtype)
-            fits = own.is_floating_point or _fits(values, np.dtype(self.dtype))
+            fits = own.is_floating_point or survives(values, np.dtype(self.dtype))
             return x.detach().to(own if fits else x.dtype, copy=True)
         if self.container == "frame":
             return _frame(self.columns, values)
         dtype = np.dtype(self.dtype)
         if dtype.kind in "biuf":
-            return values.astype(dtype if _fits(values, dtype) else values.dtype)
+            return values.astype(dtype if survives(values, dtype) else values.dtype)
         array = _frame(self.columns, values).to_numpy(dtype=object)
         # an array of strings has no gaps: "nan" in it would be one more string, and "n" where it is cut short
         return array if dtype.kind == "O" or np.isnan(values).any() else array.astype(dtype)
@@ -243,111 +213,7 @@ def _check_numbers(columns: Sequence[Column], encoded: NDArray[np.float64], argu
             raise InputError(f"integers from 2**53 {where}: if they are identifiers, drop the column")
 
 
-def _column(key: Any, values: pd.Series[Any]) -> Column:
-    """What a column of the fitted table looks like."""
-    dtype = values.dtype
-    key = key.item() if isinstance(key, np.generic) else key
-    if isinstance(dtype, pd.CategoricalDtype):
-        categories = tuple(dtype.categories.tolist())
-        return Column(key, "category", categories, bool(dtype.ordered), inner=str(dtype.categories.dtype))
-    if pd.api.types.is_numeric_dtype(dtype) and dtype.kind != "c" and not isinstance(dtype, pd.SparseDtype):
-        return Column(key, str(dtype))
-    if pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype):
-        missing = values.isna()
-        gaps = values[missing].iloc[:1].tolist()
-        gap = "nan" if not gaps else {type(None): "none", type(pd.NA): "na"}.get(type(gaps[0]), "nan")
-        present = values[~missing]
-        kind = pd.api.types.infer_dtype(present) if pd.api.types.is_object_dtype(dtype) else ""
-        if kind in _NUMBERS:
-            return Column(key, "object", gap=gap, inner=_NUMBERS[kind])
-        try:
-            unique = pd.unique(present).tolist()
-        except TypeError:
-            raise InputError(
-                f"column {key!r} holds objects such as {present.iloc[0]!r}: turn them into numbers or strings first"
-            ) from None
-        unique = [value.item() if isinstance(value, np.generic) else value for value in unique]
-        with contextlib.suppress(TypeError):  # of several types: in the order met
-            unique = sorted(unique)
-        return Column(key, str(dtype), tuple(unique), gap=gap)
-    raise InputError(f"column {key!r} has dtype {dtype}: turn it into plain numbers, strings or categories")
-
-
-def _encode(column: Column, values: pd.Series[Any], argument: str) -> NDArray[np.float64]:
-    if column.categories is None:
-        try:
-            if values.dtype.kind in "mMc":  # times and complex numbers, which numpy would turn into floats
-                raise TypeError
-            return values.to_numpy(dtype=np.float64, na_value=np.nan)
-        except (TypeError, ValueError, OverflowError):
-            raise InputError(
-                f"{argument} has values in column {column.name!r} that are not numbers, "
-                f"such as {_first_text(values)!r}; it held numbers at fit"
-            ) from None
-    index = pd.Index(list(column.categories), dtype=object)
-    codes = index.get_indexer(pd.Index(values.astype(object))).astype(np.float64)
-    unseen = (codes < 0) & values.notna().to_numpy()
-    if unseen.any():
-        example = values.to_numpy(dtype=object)[unseen][0]
-        logger.warning(
-            "column %r has values not seen at fit, such as %r: they are treated as missing",
-            column.name,
-            example,
-        )
-    codes[codes < 0] = np.nan
-    return codes
-
-
-def _first_text(values: pd.Series[Any]) -> Any:
-    for value in values[values.notna()]:
-        try:
-            float(value)
-        except (TypeError, ValueError, OverflowError):
-            return value
-    return None
-
-
 def _frame(columns: Sequence[Column], values: NDArray[np.float64]) -> pd.DataFrame:
     if all(column.dtype == "float64" for column in columns):
         return pd.DataFrame(values, columns=[column.key for column in columns], copy=True)
-    return pd.DataFrame({column.key: _decode(column, values[:, j]) for j, column in enumerate(columns)})
-
-
-def _decode(column: Column, values: NDArray[np.float64]) -> Any:
-    gaps = np.isnan(values)
-    if column.categories is not None:
-        codes = np.where(gaps, -1, values).astype(np.int64)
-        if column.dtype == "category":
-            categories = pd.Index(list(column.categories), dtype=cast(Any, column.inner))
-            return pd.Categorical.from_codes(cast("Sequence[int]", codes), categories, column.ordered)
-        table = np.empty(len(column.categories) + 1, dtype=object)
-        table[:-1] = column.categories
-        table[-1] = _GAPS[column.gap]()
-        if column.dtype == "object":
-            return pd.Series(table[codes], dtype=object)
-        return pd.Series(table, dtype=cast(Any, column.dtype)).array.take(codes)
-    dtype = pd.api.types.pandas_dtype(column.dtype)
-    if pd.api.types.is_object_dtype(dtype):
-        boxed = values.astype(object)
-        if column.integral:
-            whole = values == np.floor(values)
-            boxed[whole] = values[whole].astype(np.int64)
-        boxed[gaps] = _GAPS[column.gap]()
-        return boxed
-    if isinstance(dtype, np.dtype):
-        return values.astype(dtype if _fits(values, dtype) else values.dtype)
-    fits = _fits(values[~gaps], cast(Any, dtype).numpy_dtype)
-    return pd.Series(np.where(gaps, 0, values)).astype(cast(Any, dtype if fits else "Float64")).mask(gaps)
-
-
-_NUMBERS = {"integer": "int64", "floating": "float64", "mixed-integer-float": "float64"}  # as pandas infers them
-_GAPS: dict[str, Callable[[], Any]] = {"none": lambda: None, "nan": lambda: np.nan, "na": lambda: pd.NA}
-
-
-def _fits(values: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
-    """Whether float64 values survive the way back to the user's dtype (a mean of integers would not)."""
-    if dtype.kind == "f":  # where rounding is all that happens
-        return dtype.itemsize >= 8 or not bool((np.abs(values) > np.finfo(dtype).max).any())
-    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    whole = values == np.floor(values)  # False where there is a NaN
-    return bool((whole & (values >= float(low)) & (values <= float(high))).all())
+    return pd.DataFrame({column.key: column.decode(values[:, j]) for j, column in enumerate(columns)})

@@ -3,5 +3,6 @@
 from fastshapley.estimators.base import Estimate
 from fastshapley.estimators.exact import exact
 from fastshapley.estimators.kernel import kernel
+from fastshapley.estimators.permutation import permutation
 
-__all__ = ["Estimate", "exact", "kernel"]
+__all__ = ["Estimate", "exact", "kernel", "permutation"]

@@ -57,7 +57,8 @@ def exact_values(value_function: ValueFunction, x: Tensor, *, progress: bool = F
             weight = _weights(s)
             for first in range(0, len(x), rows):
                 part = x[first : first + rows]
-                v = evaluate(value_function, part, s.expand(len(part), -1, -1))
+                numbers = torch.arange(first, first + len(part), device=x.device)
+                v = evaluate(value_function, part, s.expand(len(part), -1, -1), numbers)
                 if start == 0:
                     null[first : first + rows] = v[:, :1]
                 # the weights sum to zero: without the null, a constant game has values of exactly zero

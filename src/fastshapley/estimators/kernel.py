@@ -1,21 +1,23 @@
-"""KernelSHAP: Shapley values by least squares over coalitions drawn from the Shapley kernel."""
+"""KernelSHAP: Shapley values by least squares over sampled coalitions."""
 
 from __future__ import annotations
 
-import numpy as np
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from fastshapley.coalitions import sample_kernel
+from fastshapley.coalitions import kernel_sizes, sample_kernel, subsets
 from fastshapley.errors import InputError
-from fastshapley.estimators.base import Estimate
-from fastshapley.value_functions.base import ValueFunction, evaluate, grand_values, null_values
+from fastshapley.estimators.base import Block, Estimate, estimate_by_sampling
+from fastshapley.estimators.regression import solve_with_errors
+from fastshapley.value_functions.base import ValueFunction, evaluate
 
-_MEMORY = 1 << 25  # bytes of coalitions kept for a block of rows
 _EVALUATIONS = 1 << 16  # coalitions times rows in one evaluation
-_RIDGE = 1e-7  # relative to the number of pairs: it matters only where they leave a value undetermined
-_LEVERAGE = 1e-2  # one minus the largest leverage that is believed
 
 
 def kernel(
@@ -24,122 +26,207 @@ def kernel(
     *,
     budget: int | None = None,
     tol: float | None = None,
+    paired: bool = True,
+    sampling: Literal["kernel", "leverage"] = "kernel",
+    history: bool | Sequence[int] = False,
     random_state: int | None = None,
     progress: bool = False,
 ) -> Estimate:
     """Shapley values of each row of ``x`` from at most ``budget`` evaluations, null and grand included.
 
-    By default that is 64 for each player.
-
-    Coalitions come in pairs with their complements. With ``tol``, a row stops as soon as its largest standard
-    error is below ``tol`` times the range of its values.
+    budget: by default 64 evaluations a player.
+    tol: a row stops as soon as its largest standard error is below ``tol`` times the range of its values.
+    paired: each coalition comes with its complement.
+    sampling: coalitions from the Shapley kernel, or by leverage scores: as many of each size, none twice where a
+        size is nearly exhausted, and weighted (pairs only). With all coalitions in the budget that is exact.
+    history: also keep the values at some budgets on the way, or at the given ones.
     """
     players = value_function.players
-    smallest = 2 + 4 * players if players > 1 else 2
-    budget = 64 * players + 2 if budget is None else budget
-    if budget < smallest:
-        raise InputError(
-            f"budget is {budget}: the kernel estimator needs at least {smallest} for {players} players"
-        )
-    if tol is not None and not 0 < tol < 1:
-        raise InputError(f"tol is {tol}: it must lie between 0 and 1")
-    generator = torch.Generator(x.device)
-    if random_state is None:
-        generator.seed()
-    else:
-        generator.manual_seed(random_state)
-    block = max(1, _MEMORY // (budget * (players + 16 * value_function.outputs)))
-    parts = []
-    with tqdm(total=len(x) * budget, desc="kernel", unit="evaluation", disable=not progress) as bar:
-        for rows in x.split(block):
-            parts.append(_block(value_function, rows, budget, tol, generator))
-            bar.update(len(rows) * budget)
-    fields = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Estimate(fields[0], fields[1], fields[2], fields[3])
+    most = (1 << players - 1) - 1  # pairs that there are
+    if sampling not in ("kernel", "leverage"):
+        raise InputError(f"sampling is {sampling!r}: use 'kernel' or 'leverage'")
+    if sampling == "leverage" and not paired:
+        raise InputError("sampling='leverage' draws pairs: use it with paired=True")
 
+    def start(block: Block, generator: torch.Generator, units: int) -> _Regression:
+        if sampling == "leverage":
+            return _Regression(block, _Leverage(players, units, generator), paired=True)
+        return _Regression(block, _Kernel(players, generator), paired=paired)
 
-def _block(
-    value_function: ValueFunction, x: Tensor, budget: int, tol: float | None, generator: torch.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The estimate for rows that are worked on together; rows that have converged stop costing."""
-    players = value_function.players
-    total = grand_values(value_function, x).double() - null_values(value_function, x).double()
-    values = total[:, None] / players + torch.zeros(1, players, 1, dtype=torch.float64, device=x.device)
-    stderr = torch.zeros_like(values)
-    spent = torch.full((len(x),), 2, device=x.device)
-    converged = torch.full((len(x),), players == 1, device=x.device)
-    if players == 1:
-        return tuple(part.cpu().numpy() for part in (values, stderr, spent, converged))  # type: ignore[return-value]
-    pairs = (budget - 2) // 2
-    round_size = pairs if tol is None else min(pairs, max(2 * players, 64))
-    active = torch.arange(len(x), device=x.device)
-    z = torch.empty(len(x), 0, players, dtype=torch.int8, device=x.device)
-    u = torch.empty(len(x), 0, value_function.outputs, dtype=torch.float64, device=x.device)
-    while z.shape[1] < pairs and len(active):
-        fresh_z, fresh_u = draw_pairs(value_function, x[active], min(round_size, pairs - z.shape[1]), generator)
-        z, u = torch.cat([z, fresh_z], 1), torch.cat([u, fresh_u], 1)
-        values[active], stderr[active] = solve_pairs_with_errors(z, u, total[active])
-        spent[active] = 2 + 2 * z.shape[1]
-        round_size = z.shape[1] // 2  # check for convergence at a geometric rate
-        if tol is not None:
-            spread = values[active].amax((1, 2)) - values[active].amin((1, 2))
-            done = stderr[active].amax((1, 2)) <= tol * spread
-            converged[active[done]] = True
-            active, z, u = active[~done], z[~done], u[~done]
-    return tuple(part.cpu().numpy() for part in (values, stderr, spent, converged))  # type: ignore[return-value]
+    return estimate_by_sampling(
+        f"the {'paired ' if paired else ''}kernel estimator",
+        value_function,
+        x,
+        start,
+        unit=2 if paired else 1,
+        fewest=4 * players if not paired else min(2 * players, most) if sampling == "leverage" else 2 * players,
+        most=most if sampling == "leverage" else math.inf,
+        budget=budget,
+        tol=tol,
+        history=history,
+        random_state=random_state,
+        progress=progress,
+    )
 
 
 def draw_pairs(
     value_function: ValueFunction, x: Tensor, pairs: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Fresh pairs for each row: z = 2s - 1, (n, pairs, players), and u = v(s) - v(1 - s), (n, pairs, outputs)."""
-    rows = max(1, _EVALUATIONS // (2 * pairs))
     signs, differences = [], []
-    for part in x.split(rows):
-        s = sample_kernel(len(part), 2 * pairs, value_function.players, generator)
-        v = evaluate(value_function, part, s)
-        signs.append(2 * s[:, :pairs].to(torch.int8) - 1)
-        differences.append(v[:, :pairs] - v[:, pairs:])
+    for part in x.split(max(1, _EVALUATIONS // (2 * pairs))):
+        s = sample_kernel(len(part), pairs, value_function.players, generator, paired=False)
+        signs.append(2 * s.to(torch.int8) - 1)
+        differences.append(_differences(value_function, part, s))
     return torch.cat(signs), torch.cat(differences)
 
 
-def solve_pairs(z: Tensor, u: Tensor, total: Tensor) -> Tensor:
-    """The values (n, players, outputs) that sum to ``total`` (n, outputs) and fit u ~ z . phi best.
-
-    The unknown is the deviation from an even split. With pairs enough it is fitted freely and made to sum to zero
-    afterwards, which is as consistent as fitting it under that constraint, and less noisy; with few, a soft
-    constraint is less noisy.
-    """
-    even, deviation, _ = _regress(z, u, total)
-    return even + deviation - deviation.mean(1, keepdim=True)
+def _differences(value_function: ValueFunction, x: Tensor, s: Tensor, numbers: Tensor | None = None) -> Tensor:
+    v = evaluate(value_function, x, torch.cat([s, ~s], dim=1), numbers)
+    return v[:, : s.shape[1]] - v[:, s.shape[1] :]
 
 
-def solve_pairs_with_errors(z: Tensor, u: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
-    """As `solve_pairs`, the values and their standard errors, each (n, players, outputs).
+class _Kernel:
+    """Independent coalitions from the Shapley kernel: one stratum, never exhausted."""
 
-    The errors are the regression's own, by the jackknife: leaving out a pair moves the coefficients by its row of
-    Z G^-1 times its residual over one minus its leverage. No common variance is assumed, for a residual's
-    depends on the size of its coalition.
-    """
-    even, deviation, gram = _regress(z, u, total)
-    z = z.double()
-    influence = z @ torch.linalg.inv(gram)
-    leverage = (influence * z).sum(2, keepdim=True)
-    residual = (u - z @ (even + deviation)) / (1 - leverage).clamp(min=_LEVERAGE)
-    influence = influence - influence.mean(2, keepdim=True)  # as the deviation is made to sum to zero
-    stderr = (influence.square().transpose(1, 2) @ residual.square()).sqrt()
-    return even + deviation - deviation.mean(1, keepdim=True), stderr
+    def __init__(self, players: int, generator: torch.Generator) -> None:
+        self.players, self.generator, self.count = players, generator, 0
+
+    def draw(self, rows: Tensor, units: int) -> Tensor:
+        self.count += units
+        return sample_kernel(len(rows), units, self.players, self.generator, paired=False)
+
+    def strata(self, device: torch.device) -> list[tuple[Tensor, float, float]]:
+        return [(torch.arange(self.count, device=device), 1.0, math.inf)]
 
 
-def _regress(z: Tensor, u: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Least squares for u ~ z . (even + deviation): both of these, and the gram matrix (n, players, players)."""
-    players, pairs = z.shape[2], z.shape[1]
-    even = (total / players)[:, None].double()
-    z = z.float()  # sums of +-1 are exact
-    gram = (z.transpose(1, 2) @ z).double()
-    gram += _RIDGE * pairs * torch.eye(players, dtype=gram.dtype, device=z.device)
-    if pairs < 4 * players:
-        gram += pairs
-    rest = u - z.sum(2, keepdim=True) * even
-    right = (z.transpose(1, 2) @ rest.float()).double()
-    return even, torch.linalg.solve(gram, right), gram
+@dataclass
+class _Size:
+    """The pairs of one size and its complement: how many there are, their share of the kernel, what is drawn."""
+
+    size: int
+    population: int
+    share: float
+    rate: int  # of draws: by leverage, every size is as likely
+    listed: Tensor | None = None  # all of them, where draws may come near to exhausting them
+    order: Tensor | None = None  # (rows, population): in which order a row takes the listed ones
+    drawn: int = 0
+
+
+class _Leverage:
+    """Pairs stratified by size, as many of each; without replacement where a size is small."""
+
+    def __init__(self, players: int, units: int, generator: torch.Generator) -> None:
+        self.players, self.generator = players, generator
+        probability = kernel_sizes(players)
+        self.sizes = []
+        for k in range(1, players // 2 + 1):
+            middle = 2 * k == players
+            population = math.comb(players, k) // (2 if middle else 1)
+            share = float(probability[k - 1]) * (1 if middle else 2)
+            self.sizes.append(_Size(k, population, share, 1 if middle else 2))
+        for size, most in zip(self.sizes, self._plan(units), strict=True):
+            if size.population <= 2 * most:
+                size.listed = self._list(size)
+        self.numbers: list[int] = []  # the stratum of each draw
+
+    def draw(self, rows: Tensor, units: int) -> Tensor:
+        """The next pairs of each row, (rows, units, players); ``rows`` are positions in the block's first rows."""
+        drawn = sum(size.drawn for size in self.sizes)
+        more = [max(0, want - size.drawn) for want, size in zip(self._plan(drawn + units), self.sizes, strict=True)]
+        while sum(more) > units:  # rounding may have given a size one too many before
+            more[max(range(len(more)), key=more.__getitem__)] -= 1
+        parts = []
+        for number, (size, count) in enumerate(zip(self.sizes, more, strict=True)):
+            if count:
+                parts.append(self._take(size, rows, count))
+                self.numbers += [number] * count
+        return torch.cat(parts, dim=1)
+
+    def strata(self, device: torch.device) -> list[tuple[Tensor, float, float]]:
+        numbers = torch.tensor(self.numbers, device=device)
+        return [
+            ((numbers == i).nonzero()[:, 0], size.share, size.population if size.listed is not None else math.inf)
+            for i, size in enumerate(self.sizes)
+            if size.drawn
+        ]
+
+    def _take(self, size: _Size, rows: Tensor, count: int) -> Tensor:
+        device = self.generator.device
+        size.drawn += count
+        if size.listed is None:
+            sizes = torch.full((len(rows), count), size.size, device=device)
+            return subsets(sizes, self.players, self.generator)
+        if size.order is None:
+            keys = torch.rand(int(rows.max()) + 1, size.population, generator=self.generator, device=device)
+            size.order = keys.argsort(1)
+        return size.listed[size.order[rows, size.drawn - count : size.drawn]]
+
+    def _plan(self, units: int) -> list[int]:
+        """How many pairs of each size: in proportion to their rates, at least two, and at most all."""
+        counts = [min(2, size.population) for size in self.sizes]
+        open_sizes = {i for i, size in enumerate(self.sizes) if counts[i] < size.population}
+        left = units - sum(counts)
+        while left > 0 and open_sizes:
+            rate = left / sum(self.sizes[i].rate for i in open_sizes)
+            grants = {
+                i: min(int(rate * self.sizes[i].rate), self.sizes[i].population - counts[i]) for i in open_sizes
+            }
+            if not any(grants.values()):
+                for i in sorted(open_sizes, key=lambda i: -self.sizes[i].rate)[:left]:
+                    counts[i] += 1
+                break
+            for i, grant in grants.items():
+                counts[i] += grant
+            left = units - sum(counts)
+            open_sizes = {i for i in open_sizes if counts[i] < self.sizes[i].population}
+        return counts
+
+    def _list(self, size: _Size) -> Tensor:
+        """All coalitions of a size, (population, players); of the middle size, one of each pair."""
+        chosen = itertools.combinations(range(self.players), size.size)
+        members = torch.tensor(list(itertools.islice(chosen, size.population)))
+        s = torch.zeros(len(members), self.players, dtype=torch.bool)
+        return s.scatter_(1, members, True).to(self.generator.device)
+
+
+class _Regression:
+    """Rows and their coalitions so far; meets `Sampler`."""
+
+    def __init__(self, block: Block, design: _Kernel | _Leverage, *, paired: bool) -> None:
+        self.block, self.design, self.paired = block, design, paired
+        self.rows = torch.arange(len(block.x), device=block.x.device)
+        outputs = block.value_function.outputs
+        self.z = block.x.new_zeros(len(block.x), 0, block.value_function.players, dtype=torch.int8)
+        self.y = block.x.new_zeros(len(block.x), 0, outputs, dtype=torch.float64)
+
+    def extend(self, units: int) -> None:
+        if units == 0:
+            return
+        s = self.design.draw(self.rows, units)
+        parts = []
+        size = max(1, _EVALUATIONS // (2 * units))
+        game = self.block.value_function
+        for x, c, null, numbers in zip(
+            self.block.x.split(size),
+            s.split(size),
+            self.block.null.split(size),
+            self.block.numbers.split(size),
+            strict=True,
+        ):
+            pieces = c.split(_EVALUATIONS // 2, dim=1)
+            if self.paired:
+                y = [_differences(game, x, piece, numbers) for piece in pieces]
+            else:
+                y = [evaluate(game, x, piece, numbers) - null[:, None] for piece in pieces]
+            parts.append(torch.cat(y, dim=1))
+        new = s.to(torch.int8)
+        self.z = torch.cat([self.z, 2 * new - 1 if self.paired else new], dim=1)
+        self.y = torch.cat([self.y, torch.cat(parts)], dim=1)
+
+    def estimate(self) -> tuple[Tensor, Tensor]:
+        strata = self.design.strata(self.z.device)
+        return solve_with_errors(self.z, self.y, self.block.total, strata, paired=self.paired)
+
+    def keep(self, rows: Tensor) -> None:
+        self.block, self.rows, self.z, self.y = self.block[rows], self.rows[rows], self.z[rows], self.y[rows]

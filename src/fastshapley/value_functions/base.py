@@ -86,43 +86,50 @@ class Problem:
     recipe: Recipe | None = None
 
 
-def null_values(value_function: ValueFunction, x: Tensor) -> Tensor:
-    """v(x, 0) for each row, (n, outputs)."""
+def null_values(value_function: ValueFunction, x: Tensor, numbers: Tensor | None = None) -> Tensor:
+    """v(x, 0) for each row, (n, outputs), float64; ``numbers`` as for `evaluate`."""
     null = getattr(value_function, "null", None)
     if isinstance(null, Tensor):
         if null.shape != (value_function.outputs,):
             raise InputError(
                 f"value_function.null has shape {tuple(null.shape)} where ({value_function.outputs},) is expected"
             )
-        return null.to(x.device).expand(len(x), -1)
-    return _constant_coalition(value_function, x, False)
+        return null.to(x.device, torch.float64).expand(len(x), -1)
+    return _constant_coalition(value_function, x, False, numbers)
 
 
-def grand_values(value_function: ValueFunction, x: Tensor) -> Tensor:
-    """v(x, 1) for each row, (n, outputs)."""
+def grand_values(value_function: ValueFunction, x: Tensor, numbers: Tensor | None = None) -> Tensor:
+    """v(x, 1) for each row, (n, outputs), float64; ``numbers`` as for `evaluate`."""
     grand = getattr(value_function, "grand", None)
     if grand is not None:
+        where = f"value_function.grand of x {tuple(x.shape)}"
         with torch.no_grad():
-            return _checked(
-                grand(x), (len(x), value_function.outputs), f"value_function.grand of x {tuple(x.shape)}"
-            )
-    return _constant_coalition(value_function, x, True)
+            return _checked(grand(x), (len(x), value_function.outputs), where, numbers)
+    return _constant_coalition(value_function, x, True, numbers)
 
 
-def _constant_coalition(value_function: ValueFunction, x: Tensor, member: bool) -> Tensor:
+def total_values(value_function: ValueFunction, x: Tensor) -> Tensor:
+    """Grand minus null for each row, which the values sum to, (n, outputs), float64."""
+    return grand_values(value_function, x) - null_values(value_function, x)
+
+
+def _constant_coalition(value_function: ValueFunction, x: Tensor, member: bool, numbers: Tensor | None) -> Tensor:
     s = torch.full((len(x), 1, value_function.players), member, device=x.device)
-    return evaluate(value_function, x, s)[:, 0]
+    return evaluate(value_function, x, s, numbers)[:, 0]
 
 
-def evaluate(value_function: ValueFunction, x: Tensor, s: Tensor) -> Tensor:
-    """v(x, s) as float64, checked: a shape or a number that is wrong is reported here, once."""
+def evaluate(value_function: ValueFunction, x: Tensor, s: Tensor, numbers: Tensor | None = None) -> Tensor:
+    """v(x, s) as float64, checked: a shape or a number that is wrong is reported here, once.
+
+    ``numbers`` are those of the rows in the user's input, by which an error names them.
+    """
     with torch.no_grad():
         v = value_function(x, s)
     where = f"value_function of x {tuple(x.shape)} and s {tuple(s.shape)}"
-    return _checked(v, (*s.shape[:2], value_function.outputs), where)
+    return _checked(v, (*s.shape[:2], value_function.outputs), where, numbers)
 
 
-def _checked(v: Any, expected: tuple[int, ...], where: str) -> Tensor:
+def _checked(v: Any, expected: tuple[int, ...], where: str, numbers: Tensor | None = None) -> Tensor:
     if not isinstance(v, Tensor) or tuple(v.shape) != expected:
         got = tuple(v.shape) if isinstance(v, Tensor) else f"a {type(v).__name__}"
         meaning = "rows, coalitions, outputs" if len(expected) == 3 else "rows, outputs"
@@ -130,8 +137,9 @@ def _checked(v: Any, expected: tuple[int, ...], where: str) -> Tensor:
     v = v.to(torch.float64)
     finite = v.isfinite().flatten(1).all(1)
     if not finite.all():
-        rows = (~finite).nonzero()[:, 0].tolist()
-        raise InputError(f"{where} is not finite for {len(rows)} rows of this batch, among them {rows[:5]}")
+        bad = (~finite).nonzero()[:, 0]
+        rows = (bad if numbers is None else numbers[bad]).tolist()
+        raise InputError(f"{where} is not finite for {len(rows)} rows, numbers {rows[:20]}")
     return v
 
 

@@ -1,0 +1,150 @@
+"""One column of the user's table <-> float64 numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fastshapley.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_NUMBERS = {"integer": "int64", "floating": "float64", "mixed-integer-float": "float64"}  # as pandas infers them
+_GAPS: dict[str, Callable[[], Any]] = {"none": lambda: None, "nan": lambda: np.nan, "na": lambda: pd.NA}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, the dtype to give back, and for categories the values that the codes stand for.
+
+    ``gap`` is what the user's own table has where a value is missing: None, NaN or ``pd.NA``. ``inner`` is the
+    dtype of the categories, or of the numbers in an object column.
+    """
+
+    key: Any
+    dtype: str
+    categories: tuple[Any, ...] | None = None
+    ordered: bool = False
+    gap: str = "nan"
+    inner: str = ""
+
+    @property
+    def name(self) -> str:
+        return str(self.key)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether it holds categories or booleans, for which a mean makes no sense."""
+        return self.categories is not None or self.dtype in ("bool", "boolean")
+
+    @property
+    def integral(self) -> bool:
+        """Whether it holds integers that are numbers, not categories."""
+        return self.categories is None and (self.inner or self.dtype).lower().startswith(("int", "uint"))
+
+    @classmethod
+    def of(cls, key: Any, values: pd.Series[Any]) -> Column:
+        """What a column of the fitted table looks like."""
+        dtype = values.dtype
+        key = key.item() if isinstance(key, np.generic) else key
+        if isinstance(dtype, pd.CategoricalDtype):
+            categories = tuple(dtype.categories.tolist())
+            return cls(key, "category", categories, bool(dtype.ordered), inner=str(dtype.categories.dtype))
+        if pd.api.types.is_numeric_dtype(dtype) and dtype.kind != "c" and not isinstance(dtype, pd.SparseDtype):
+            return cls(key, str(dtype))
+        if pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype):
+            missing = values.isna()
+            gaps = values[missing].iloc[:1].tolist()
+            gap = "nan" if not gaps else {type(None): "none", type(pd.NA): "na"}.get(type(gaps[0]), "nan")
+            present = values[~missing]
+            kind = pd.api.types.infer_dtype(present) if pd.api.types.is_object_dtype(dtype) else ""
+            if kind in _NUMBERS:
+                return cls(key, "object", gap=gap, inner=_NUMBERS[kind])
+            try:
+                unique = pd.unique(present).tolist()
+            except TypeError:
+                raise InputError(
+                    f"column {key!r} holds objects such as {present.iloc[0]!r}: turn them into numbers or strings"
+                ) from None
+            unique = [value.item() if isinstance(value, np.generic) else value for value in unique]
+            with contextlib.suppress(TypeError):  # of several types: in the order met
+                unique = sorted(unique)
+            return cls(key, str(dtype), tuple(unique), gap=gap)
+        raise InputError(f"column {key!r} has dtype {dtype}: turn it into plain numbers, strings or categories")
+
+    def encode(self, values: pd.Series[Any], argument: str) -> NDArray[np.float64]:
+        """Numbers as they are, categories as codes, gaps as NaN; an error names the table ``argument``."""
+        if self.categories is None:
+            try:
+                if values.dtype.kind in "mMc":  # times and complex numbers, which numpy would turn into floats
+                    raise TypeError
+                return values.to_numpy(dtype=np.float64, na_value=np.nan)
+            except (TypeError, ValueError, OverflowError):
+                raise InputError(
+                    f"{argument} has values in column {self.name!r} that are not numbers, "
+                    f"such as {_first_text(values)!r}; it held numbers at fit"
+                ) from None
+        index = pd.Index(list(self.categories), dtype=object)
+        codes = index.get_indexer(pd.Index(values.astype(object))).astype(np.float64)
+        unseen = (codes < 0) & values.notna().to_numpy()
+        if unseen.any():
+            example = values.to_numpy(dtype=object)[unseen][0]
+            logger.warning(
+                "column %r has values not seen at fit, such as %r: they are treated as missing",
+                self.name,
+                example,
+            )
+        codes[codes < 0] = np.nan
+        return codes
+
+    def decode(self, values: NDArray[np.float64]) -> Any:
+        """The column as the user has it."""
+        gaps = np.isnan(values)
+        if self.categories is not None:
+            codes = np.where(gaps, -1, values).astype(np.int64)
+            if self.dtype == "category":
+                categories = pd.Index(list(self.categories), dtype=cast(Any, self.inner))
+                return pd.Categorical.from_codes(cast("Sequence[int]", codes), categories, self.ordered)
+            table = np.empty(len(self.categories) + 1, dtype=object)
+            table[:-1] = self.categories
+            table[-1] = _GAPS[self.gap]()
+            if self.dtype == "object":
+                return pd.Series(table[codes], dtype=object)
+            return pd.Series(table, dtype=cast(Any, self.dtype)).array.take(codes)
+        dtype = pd.api.types.pandas_dtype(self.dtype)
+        if pd.api.types.is_object_dtype(dtype):
+            boxed = values.astype(object)
+            if self.integral:
+                whole = values == np.floor(values)
+                boxed[whole] = values[whole].astype(np.int64)
+            boxed[gaps] = _GAPS[self.gap]()
+            return boxed
+        if isinstance(dtype, np.dtype):
+            return values.astype(dtype if survives(values, dtype) else values.dtype)
+        whole = survives(values[~gaps], cast(Any, dtype).numpy_dtype)
+        return pd.Series(np.where(gaps, 0, values)).astype(cast(Any, dtype if whole else "Float64")).mask(gaps)
+
+
+def _first_text(values: pd.Series[Any]) -> Any:
+    for value in values[values.notna()]:
+        try:
+            float(value)
+        except (TypeError, ValueError, OverflowError):
+            return value
+    return None
+
+
+def survives(values: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
+    """Whether float64 values survive the way back to the user's dtype (a mean of integers would not)."""
+    if dtype.kind == "f":  # where rounding is all that happens
+        return dtype.itemsize >= 8 or not bool((np.abs(values) > np.finfo(dtype).max).any())
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    whole = values == np.floor(values)  # False where there is a NaN
+    return bool((whole & (values >= float(low)) & (values <= float(high))).all())

@@ -1,0 +1,93 @@
+"""The least squares behind KernelSHAP, for many rows and outputs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# relative to the number of coalitions: it matters only where they leave a value undetermined
+_RIDGE = {torch.float32: 1e-7, torch.float64: 1e-10}
+_LEVERAGE = 1e-2  # one minus the largest leverage that is believed
+
+
+def solve_pairs(z: Tensor, u: Tensor, total: Tensor) -> Tensor:
+    """The values (n, players, outputs) that sum to ``total`` (n, outputs) and fit u ~ z . phi best.
+
+    A pair of a coalition s and its complement enters as z = 2s - 1, (n, pairs, players), and
+    u = v(s) - v(1 - s), (n, pairs, outputs).
+    """
+    fit, _, projection = _regress(z.float(), u, total, None, paired=True)  # sums of +-1 are exact
+    return _project(fit, total, projection)
+
+
+def solve_with_errors(
+    design: Tensor, y: Tensor, total: Tensor, strata: Sequence[tuple[Tensor, float, float]], *, paired: bool
+) -> tuple[Tensor, Tensor]:
+    """Values and standard errors, each (n, players, outputs).
+
+    ``paired``: design and y are z and u of `solve_pairs`. Otherwise they are coalitions s and v(s) - v(0).
+    Each stratum holds the numbers of its draws, its share of the Shapley kernel, and how many it could have
+    drawn without repeating itself (infinity for draws with replacement); within it draws are uniform.
+
+    The errors are the regression's own, by the jackknife: leaving out a draw moves the coefficients by its row of
+    Z G^-1 times its residual over one minus its leverage. No common variance is assumed, and a stratum that is
+    exhausted has none.
+    """
+    weight = torch.empty(design.shape[1], dtype=torch.float64, device=design.device)
+    for draws, share, _ in strata:
+        weight[draws] = share / len(draws) * design.shape[1]
+    uniform = len(strata) == 1
+    d = design.double()
+    fit, inverse, projection = _regress(d, y, total, None if uniform else weight, paired=paired)
+    values = _project(fit, total, projection)
+    influence = d @ inverse
+    projected = influence @ projection
+    # residuals and leverages are those of the regression that was made: pairs are fitted before the projection
+    fit, influence = (fit, influence) if paired else (values, projected)
+    leverage = (influence * d).sum(2, keepdim=True) * weight[:, None]
+    residual = (y - d @ fit) * weight[:, None] / (1 - leverage).clamp(min=_LEVERAGE)
+    variance = torch.zeros_like(values)
+    for draws, _, population in strata:
+        count = len(draws)
+        if count < population:
+            a, r = (projected, residual) if uniform else (projected[:, draws], residual[:, draws])
+            squares = a.square().transpose(1, 2) @ r.square()
+            sums = a.transpose(1, 2) @ r
+            spread = (squares - sums.square() / count).clamp(min=0) * count / max(1, count - 1)
+            variance += (1 - count / population) * spread
+    return values, variance.sqrt()
+
+
+def _regress(
+    d: Tensor, y: Tensor, total: Tensor, weight: Tensor | None, *, paired: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The free fit, the inverse of the gram matrix, and what projects its columns to values that sum to zero.
+
+    The unknown is the deviation from an even split. With pairs enough it is fitted freely and made to sum to zero
+    afterwards, which is as consistent as fitting it under that constraint, and less noisy; with few, a soft
+    constraint is less noisy (and two players leave the sum open). Without pairs the constraint is exact.
+    """
+    draws, players = d.shape[1:]
+    even = (total / players)[:, None].double()
+    weighted = d if weight is None else d * weight[:, None].to(d.dtype)
+    gram = (weighted.transpose(1, 2) @ d).double()
+    gram += _RIDGE[d.dtype] * draws * torch.eye(players, dtype=gram.dtype, device=d.device)
+    if paired and (draws < 4 * players or players == 2):
+        gram += draws
+    rest = y - d.sum(2, keepdim=True) * even
+    right = (weighted.transpose(1, 2) @ rest.to(d.dtype)).double()
+    inverse = torch.linalg.inv(gram)
+    eye, ones = torch.eye(players, dtype=gram.dtype, device=d.device), gram.new_ones(players, 1)
+    if paired:
+        projection = (eye - 1 / players).expand_as(gram)
+    else:
+        towards = inverse @ ones
+        projection = eye - ones @ towards.transpose(1, 2) / towards.sum((1, 2), keepdim=True)
+    return even + inverse @ right, inverse, projection
+
+
+def _project(fit: Tensor, total: Tensor, projection: Tensor) -> Tensor:
+    even = (total / fit.shape[1])[:, None]
+    return even + projection.transpose(1, 2) @ (fit - even)
