@@ -57,7 +57,13 @@ def _run(plt: Any, output: Path, random_state: int, progress: bool) -> Demo:
     microseconds = 1e6 * _quickest(lambda: explainer.shap_values(X_test)) / len(X_test)
 
     truth = explainer.estimate(
-        X_test, "kernel", budget=1 << 16, tol=_TOLERANCE, random_state=random_state, progress=progress
+        X_test,
+        "kernel",
+        budget=1 << 16,
+        tol=_TOLERANCE,
+        sampling="leverage",
+        random_state=random_state,
+        progress=progress,
     )
     how = f"kernel estimator to a tolerance of {_TOLERANCE}, {truth.evaluations.mean():.0f} evaluations a row"
     fidelity = None if explainer.report_ is None else explainer.report_.fidelity

@@ -105,5 +105,5 @@ def true_values(value_function: ValueFunction, x: Tensor, seed: int) -> tuple[Te
         return x[:rows], exact(value_function, x[:rows]), f"exact, all {1 << players} coalitions"
     x = x[: max(1, evaluations // (32 * players))]
     budget = max(min(evaluations // len(x), 1024 * players), 8 * players + 2)
-    truth = kernel(value_function, x, budget=budget, random_state=seed)
-    return x, truth, f"paired kernel estimator, {budget} evaluations a row"
+    truth = kernel(value_function, x, budget=budget, sampling="leverage", random_state=seed)
+    return x, truth, f"kernel estimator by leverage, {budget} evaluations a row"
