@@ -76,7 +76,7 @@ def assert_within_errors(game: KnownGame, x: Tensor, estimate: Estimate) -> None
 
 
 def rows_in_a_block(monkeypatch: pytest.MonkeyPatch, rows: int, game: ValueFunction, budget: int) -> None:
-    monkeypatch.setattr(driver, "_MEMORY", rows * budget * (game.players + 16 * game.outputs))
+    monkeypatch.setattr(driver, "_MEMORY", rows * budget * (16 * game.players + 32 * game.outputs))
 
 
 @every_estimator
@@ -117,13 +117,12 @@ def test_error_falls_with_the_root_of_the_budget(name: str) -> None:
 @pytest.mark.parametrize("order", [3, 8])
 def test_standard_errors_cover_the_truth_at_the_nominal_rate(name: str, order: int) -> None:
     game = Moebius.random(8, outputs=2, order=order, terms=30, seed=2)
-    rows = 1000
-    x = game.rows(rows)
-    budget = 200 if name == "leverage" else 1000  # of 256 coalitions
+    x = game.rows(1000)
+    # leverage: fewer than all 256 coalitions; the others: draws enough for their mean to be normal
+    budget = 200 if name == "leverage" else 4000
     estimate = ESTIMATORS[name](game, x, budget=budget, random_state=0)
-    covered = errors(game, x, estimate).abs().numpy() <= 1.96 * estimate.stderr
-    binomial = (0.95 * 0.05 / rows) ** 0.5
-    assert np.abs(covered.mean(0) - 0.95).max() < 3 * binomial
+    covered = (errors(game, x, estimate).abs().numpy() <= 1.96 * estimate.stderr).mean((1, 2))
+    assert abs(covered.mean() - 0.95) < 3 * covered.std() / len(x) ** 0.5  # rows are independent, values are not
 
 
 @every_estimator

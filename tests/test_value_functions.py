@@ -446,7 +446,10 @@ class Users:
     [
         (torch.zeros(3, 4), r"returned \(3, 4\): expected a tensor of shape \(3, 4, 1\)"),
         (np.zeros((3, 4, 1)), "returned a ndarray"),
-        (torch.tensor([0.0, torch.nan, torch.inf])[:, None, None].expand(3, 4, 1), r"not finite for 2 rows, numbers \[1, 2\]"),
+        (
+            torch.tensor([0.0, torch.nan, torch.inf])[:, None, None].expand(3, 4, 1),
+            r"not finite for 2 rows, numbers \[1, 2\]",
+        ),
     ],
     ids=["shape", "type", "finite"],
 )

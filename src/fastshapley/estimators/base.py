@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from fastshapley.errors import InputError
 from fastshapley.value_functions.base import ValueFunction, grand_values, null_values
 
-_MEMORY = 1 << 25  # bytes of coalitions kept for a block of rows
+_MEMORY = 1 << 27  # bytes for a block of rows: its coalitions, and what solving for its values takes
 _FIRST_LOOK = 64  # coalitions before a row may be found to have converged
 
 
@@ -98,7 +98,7 @@ def estimate_by_sampling(
     budgets = _budgets(history, smallest, budget)
     generator = torch.Generator(x.device)
     generator.seed() if random_state is None else generator.manual_seed(random_state)
-    size = max(1, _MEMORY // (budget * (players + 16 * value_function.outputs)))
+    size = max(1, _MEMORY // (budget * (16 * players + 32 * value_function.outputs)))
     parts = []
     with tqdm(total=len(x) * budget, desc=name, unit="evaluation", disable=not progress) as bar:
         for numbers in torch.arange(len(x), device=x.device).split(size):

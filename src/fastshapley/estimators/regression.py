@@ -42,12 +42,14 @@ def solve_with_errors(
     d = design.double()
     fit, inverse, projection = _regress(d, y, total, None if uniform else weight, paired=paired)
     values = _project(fit, total, projection)
-    influence = d @ inverse
-    projected = influence @ projection
     # residuals and leverages are those of the regression that was made: pairs are fitted before the projection
-    fit, influence = (fit, influence) if paired else (values, projected)
-    leverage = (influence * d).sum(2, keepdim=True) * weight[:, None]
-    residual = (y - d @ fit) * weight[:, None] / (1 - leverage).clamp(min=_LEVERAGE)
+    residual = (y - d @ (fit if paired else values)) * weight[:, None]
+    d = d.float()  # errors need few digits
+    influence, projected = d @ inverse.float(), d @ (inverse @ projection).float()
+    leverage = ((influence if paired else projected) * d).sum(2, keepdim=True) * weight[:, None]
+    residual = residual / (1 - leverage).clamp(min=_LEVERAGE)
+    unit = residual.abs().amax((1, 2), keepdim=True).clamp(min=1e-300)  # squares of tiny numbers vanish in float32
+    residual = (residual / unit).float()
     variance = torch.zeros_like(values)
     for draws, _, population in strata:
         count = len(draws)
@@ -57,7 +59,7 @@ def solve_with_errors(
             sums = a.transpose(1, 2) @ r
             spread = (squares - sums.square() / count).clamp(min=0) * count / max(1, count - 1)
             variance += (1 - count / population) * spread
-    return values, variance.sqrt()
+    return values, variance.sqrt() * unit
 
 
 def _regress(
