@@ -20,7 +20,7 @@ from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, Tabl
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
 from fastshapley.recipes import Recipe, Targets
 from fastshapley.schema import Schema
-from fastshapley.training import Loss, Run, train
+from fastshapley.training import Run, train
 from fastshapley.value_functions.base import TableGame, ValueFunction, evaluate, null_values, total_values
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ _BLOCK = 1 << 18  # evaluations between two looks at the clock, the bar and the 
 _PART = 4096  # rows that a game is asked about in one call
 _FEWEST = 512  # rows with targets below which an explainer learns more from few coalitions of many rows
 
-Draw = Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
+Lesson = Callable[[Tensor, Tensor, torch.Generator], Tensor]  # of values, for rows by number
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ def fit_network(
     chosen = torch.randperm(len(x_val), generator=generator, device=x.device)[: _validation_rows(game, recipe)]
     x_val = x_val[chosen]
     total_val, (s_val, worth_val) = game.total(x_val), game.draw(x_val, recipe.validation_coalitions, generator)
-    x, targets, draw = _material(game, x, recipe, run, discrete, owner)
+    x, lesson = _material(game, x, recipe, run, discrete, owner)
     total = torch.cat([game.total(part) for part in x.split(_PART)])
     some = torch.arange(min(len(x), _PART), device=x.device)
-    learnt = draw(some, generator)[1] if targets is None else targets
-    if not (worth_val.any() or total.any() or learnt.any()):
+    nothing = torch.zeros(len(some), game.players, total.shape[1], device=x.device)
+    if not (worth_val.any() or total.any() or lesson(nothing, some, generator)):
         network.scale.zero_()  # a constant game: every value is zero
         return []
 
@@ -148,19 +148,9 @@ def fit_network(
         gap = penalty * efficiency_penalty(phi, total) if penalty else 0.0
         return (normalize(phi, total) if normalized else phi), gap
 
-    def target_loss(rows: Tensor, generator: torch.Generator) -> Tensor:
-        assert targets is not None
+    def loss(rows: Tensor, generator: torch.Generator) -> Tensor:
         phi, gap = predict(x[rows], total[rows])
-        return (phi - targets[rows]).square().mean() + gap
-
-    def paper_loss(rows: Tensor, generator: torch.Generator) -> Tensor:
-        phi, gap = predict(x[rows], total[rows])
-        s, worth = draw(rows, generator)
-        if recipe.outputs_per_step is not None and recipe.outputs_per_step < phi.shape[2]:
-            order = torch.randperm(phi.shape[2], generator=generator, device=generator.device)
-            pick = order[: recipe.outputs_per_step]
-            phi, worth = phi[..., pick], worth[..., pick]
-        return coalition_loss(phi, s, worth) + gap
+        return lesson(phi, rows, generator) + gap
 
     def validate() -> float:
         return float(coalition_loss(predict(x_val, total_val)[0], s_val, worth_val))
@@ -172,7 +162,6 @@ def fit_network(
         unit = float(network.scale[0]) ** 2 if len(network.scale.unique()) == 1 else None
         return {"mse": f"-{gain * unit:.4g}"} if unit is not None else {"scaled mse": f"-{gain:.4g}"}
 
-    loss: Loss = paper_loss if targets is None else target_loss
     return train(network, loss, len(x), recipe.explainer, run, "explainer", validate, describe)
 
 
@@ -186,24 +175,33 @@ def _validation_rows(game: Game, recipe: Recipe) -> int:
 
 def _material(
     game: Game, x: Tensor, recipe: Recipe, run: Run, discrete: Sequence[bool], owner: Sequence[int]
-) -> tuple[Tensor, Tensor | None, Draw]:
-    """The rows to train on, their targets where these are affordable, and how coalitions are drawn for them."""
+) -> tuple[Tensor, Lesson]:
+    """The rows to train on, and their loss: against targets where these are affordable, else the paper's."""
+
+    def draw(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return game.draw(x, recipe.coalitions, generator, paired=recipe.paired)
+
+    def paper_loss(phi: Tensor, s: Tensor, worth: Tensor, generator: torch.Generator) -> Tensor:
+        if recipe.outputs_per_step is not None and recipe.outputs_per_step < phi.shape[2]:
+            order = torch.randperm(phi.shape[2], generator=generator, device=generator.device)
+            pick = order[: recipe.outputs_per_step]
+            phi, worth = phi[..., pick], worth[..., pick]
+        return coalition_loss(phi, s, worth)
+
     options = recipe.targets
     if options is None:
-        return x, None, lambda rows, g: game.draw(x[rows], recipe.coalitions, g, paired=recipe.paired)
+        return x, lambda phi, rows, g: paper_loss(phi, *draw(x[rows], g), g)
     affordable = options.evaluations // game.cost
     coalitions = 2 * (options.coalitions * game.players // 2)
     coalitions = min(coalitions, 1 << game.players)  # all of them: exact values
     if affordable // coalitions >= _FEWEST:
         x = _rows(x, affordable // coalitions, options, run, discrete, owner)
         (targets,) = _in_blocks(x, coalitions, game, run, lambda part, g: (game.targets(part, coalitions, g),))
-        return x, targets, lambda rows, g: game.draw(x[rows], coalitions, g)
+        return x, lambda phi, rows, g: (phi - targets[rows]).square().mean()
     x = _rows(x, max(1, affordable // recipe.coalitions), options, run, discrete, owner)
     logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), recipe.coalitions)
-    s, worth = _in_blocks(
-        x, recipe.coalitions, game, run, lambda part, g: game.draw(part, recipe.coalitions, g, paired=recipe.paired)
-    )
-    return x, None, lambda rows, g: (s[rows], worth[rows])
+    s, worth = _in_blocks(x, recipe.coalitions, game, run, draw)
+    return x, lambda phi, rows, g: paper_loss(phi, s[rows], worth[rows], g)
 
 
 def _rows(
