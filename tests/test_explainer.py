@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from contextlib import redirect_stderr
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +14,6 @@ import pytest
 import shap
 import torch
 from games import Additive
-from lightgbm import LGBMClassifier
 from problems import QUICK, assert_additive, explainer, numbers, people
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
@@ -34,7 +26,7 @@ from sklearn.preprocessing import OneHotEncoder
 from torch import Tensor, nn
 
 from fastshapley import FastSHAP, Groups, Layers, Recipe, Targets, Training
-from fastshapley.errors import InputError, ModelError, TrainingError
+from fastshapley.errors import InputError, ModelError
 from fastshapley.metrics import relative_squared_error, sign_agreement
 from fastshapley.value_functions import Baseline, Marginal, Missing, Surrogate
 
@@ -421,139 +413,6 @@ class TestProtocol:
         sampled = fitted.estimate(table[0][:10], method="permutation", budget=4000, random_state=0)
         assert (np.abs(sampled.values - exact) <= 5 * sampled.stderr + 1e-6).all()
         assert sampled.evaluations.tolist() == [2 + 499 * 8] * 10  # two orders of 5 players at a time
-
-
-class TestBadInput:
-    X = numbers()
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"normalize": "sometimes"}, "normalize is 'sometimes'"),
-            ({"link": "probit"}, "link is 'probit'"),
-            ({"penalty": -1}, "penalty is -1"),
-            ({"players": {"a": [0]}}, "players is"),
-            ({"value_function": "conditional"}, "value_function is 'conditional'"),
-            ({"value_function": Surrogate}, "value_function is <class"),
-            ({"recipe": "secret"}, "recipe is 'secret'"),
-            ({"random_state": "lucky"}, "random_state is 'lucky'"),
-            ({"penalty": "high"}, "penalty is 'high'"),
-            ({"model": None}, "model is None"),
-            ({"network": nn.Linear(4, 3)}, r"expected \(2, 4\), a value for each of 4 players"),
-            ({"network": nn.Linear(3, 4)}, r"module from \(b, 4\) to \(b, 4\)"),
-        ],
-    )
-    def test_parameters(self, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            explainer(**{"model": lambda rows: rows[:, 0], **options}).fit(self.X)
-
-    def test_models(self) -> None:
-        with pytest.raises(NotFittedError, match="not fitted"):
-            explainer(LGBMClassifier()).fit(self.X)
-        with pytest.raises(ModelError, match="not finite"):
-            explainer(lambda rows: np.full(len(rows), np.inf)).fit(self.X)
-        with pytest.raises(ModelError, match="labels"):
-            explainer(lambda rows: (rows[:, 0] > 0).astype(int)).fit(self.X)
-
-    def test_rows(self) -> None:
-        with pytest.raises(InputError, match="X has no rows"):
-            explainer(lambda rows: rows[:, 0]).fit(self.X[:0])
-        with pytest.raises(InputError, match="X_val has no rows"):
-            explainer(lambda rows: rows[:, 0]).fit(self.X, self.X[:0])
-        with pytest.raises(InputError, match="X_val has 3 columns where 4 are expected"):
-            explainer(lambda rows: rows[:, 0]).fit(self.X, self.X[:, :3])
-
-    @pytest.mark.filterwarnings("ignore:overflow")
-    def test_a_loss_that_is_not_finite(self) -> None:
-        recipe = replace(QUICK, surrogate=(Training(steps=50, learning_rate=1e30),))
-        with pytest.raises(TrainingError, match=r"surrogate: the loss is .* lower the learning rate"):
-            explainer(lambda rows: rows[:, 0], recipe=recipe).fit(self.X)
-
-    @pytest.mark.parametrize("rows", [1, 2, 7])
-    def test_few_rows_work(self, rows: int) -> None:
-        fitted = explainer(lambda rows: rows[:, 0]).fit(self.X[:rows])
-        assert fitted.shap_values(self.X[:3]).shape == (3, 4)
-        assert "training rows" in str(fitted.report_) if rows < 5 else "held-out rows" in str(fitted.report_)
-
-    @pytest.mark.parametrize("normalize", ["always", "never"])
-    def test_one_player_works(self, normalize: Any) -> None:
-        fitted = explainer(lambda rows: rows[:, 0] ** 2, value_function="baseline", normalize=normalize)
-        values = fitted.fit(self.X[:, :1]).shap_values(self.X[:5, :1])
-        np.testing.assert_allclose(values, self.X[:5, :1] ** 2 - self.X[:, :1].mean() ** 2, atol=0.05)
-        np.testing.assert_allclose(values, fitted.estimate(self.X[:5, :1]).values[..., 0])
-
-    def test_a_constant_model_works(self) -> None:
-        fitted = explainer(lambda rows: np.full(len(rows), 1 / 3)).fit(self.X)
-        assert (fitted.shap_values(self.X[:5]) == 0).all()
-        np.testing.assert_allclose(fitted(self.X[:5]).base_values, 1 / 3)
-        assert fitted.report_ is not None
-        assert fitted.report_.l2 == 0
-        assert "nan" not in str(fitted.report_)
-
-
-class TestLongRuns:
-    SCRIPT = """
-        import sys, numpy as np, torch
-        from problems import QUICK, explainer, numbers
-        from dataclasses import replace
-        from fastshapley import Training
-        import fastshapley.training
-        torch.set_num_threads(1)
-        fastshapley.training._SAVE_SECONDS = -1.0
-        recipe = replace(QUICK, explainer=Training(epochs=int(sys.argv[3]), batch_size=8, schedule="cosine"))
-        model = lambda rows: np.sin(rows[:, 0]) * rows[:, 1]
-        fitted = explainer(model, recipe=recipe).fit(numbers(), checkpoint=sys.argv[1])
-        np.save(sys.argv[2], fitted.shap_values(numbers()))
-    """
-
-    def start(self, *arguments: Any) -> subprocess.Popen[bytes]:
-        script = textwrap.dedent(self.SCRIPT)
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-        return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], env=environment)
-
-    def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
-        epochs = 60
-        killed = self.start(tmp_path / "work", tmp_path / "never.npy", epochs)
-        deadline = time.monotonic() + 120
-        state = tmp_path / "work" / "explainer.pt"
-        while not state.exists():
-            assert killed.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
-        assert not (tmp_path / "never.npy").exists()
-        done = torch.load(state, weights_only=True)["epoch"]
-        assert 0 < done < epochs
-
-        assert self.start(tmp_path / "work", tmp_path / "resumed.npy", epochs).wait() == 0
-        assert self.start(tmp_path / "other", tmp_path / "whole.npy", epochs).wait() == 0
-        assert np.array_equal(np.load(tmp_path / "resumed.npy"), np.load(tmp_path / "whole.npy"))
-
-    def test_unfinished_work_of_another_run_is_refused(self, tmp_path: Path) -> None:
-        X = numbers()
-        explainer(lambda rows: rows[:, 0]).fit(X, checkpoint=tmp_path)
-        calls = []
-
-        def counting(rows: Any) -> Any:
-            calls.append(len(rows))
-            return rows[:, 0]
-
-        explainer(counting).fit(X, checkpoint=tmp_path)
-        assert sum(calls) == len(X) + 40  # the trial and the report: the first run's outputs are there already
-        for model, options in (
-            (lambda rows: rows[:, 1], {}),
-            (counting, {"penalty": 1.0}),
-            (counting, {"random_state": 2}),
-        ):
-            with pytest.raises(TrainingError, match="another model or other settings"):
-                explainer(model, **options).fit(X, checkpoint=tmp_path)
-
-    def test_without_a_seed_a_resumed_run_keeps_the_first_ones(self, tmp_path: Path) -> None:
-        X = numbers()
-        first = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)
-        second = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)
-        assert np.array_equal(first.shap_values(X), second.shap_values(X))
 
 
 def test_small_data_gets_the_signs_right() -> None:

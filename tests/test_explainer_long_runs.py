@@ -1,0 +1,84 @@
+"""Fits that are interrupted, killed and gone on with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from problems import explainer, numbers
+
+from fastshapley.errors import TrainingError
+
+
+class TestLongRuns:
+    SCRIPT = """
+        import sys, numpy as np, torch
+        from problems import QUICK, explainer, numbers
+        from dataclasses import replace
+        from fastshapley import Training
+        import fastshapley.training
+        torch.set_num_threads(1)
+        fastshapley.training._SAVE_SECONDS = -1.0
+        recipe = replace(QUICK, explainer=Training(epochs=int(sys.argv[3]), batch_size=8, schedule="cosine"))
+        model = lambda rows: np.sin(rows[:, 0]) * rows[:, 1]
+        fitted = explainer(model, recipe=recipe).fit(numbers(), checkpoint=sys.argv[1])
+        np.save(sys.argv[2], fitted.shap_values(numbers()))
+    """
+
+    def start(self, *arguments: Any) -> subprocess.Popen[bytes]:
+        script = textwrap.dedent(self.SCRIPT)
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], env=environment)
+
+    def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        epochs = 60
+        killed = self.start(tmp_path / "work", tmp_path / "never.npy", epochs)
+        deadline = time.monotonic() + 120
+        state = tmp_path / "work" / "explainer.pt"
+        while not state.exists():
+            assert killed.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert not (tmp_path / "never.npy").exists()
+        done = torch.load(state, weights_only=True)["epoch"]
+        assert 0 < done < epochs
+
+        assert self.start(tmp_path / "work", tmp_path / "resumed.npy", epochs).wait() == 0
+        assert self.start(tmp_path / "other", tmp_path / "whole.npy", epochs).wait() == 0
+        assert np.array_equal(np.load(tmp_path / "resumed.npy"), np.load(tmp_path / "whole.npy"))
+
+    def test_unfinished_work_of_another_run_is_refused(self, tmp_path: Path) -> None:
+        X = numbers()
+        explainer(lambda rows: rows[:, 0]).fit(X, checkpoint=tmp_path)
+        calls = []
+
+        def counting(rows: Any) -> Any:
+            calls.append(len(rows))
+            return rows[:, 0]
+
+        explainer(counting).fit(X, checkpoint=tmp_path)
+        assert sum(calls) == len(X) + 40  # the trial and the report: the first run's outputs are there already
+        for model, options in (
+            (lambda rows: rows[:, 1], {}),
+            (counting, {"penalty": 1.0}),
+            (counting, {"random_state": 2}),
+        ):
+            with pytest.raises(TrainingError, match="another model or other settings"):
+                explainer(model, **options).fit(X, checkpoint=tmp_path)
+
+    def test_without_a_seed_a_resumed_run_keeps_the_first_ones(self, tmp_path: Path) -> None:
+        X = numbers()
+        first = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)
+        second = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)
+        assert np.array_equal(first.shap_values(X), second.shap_values(X))
