@@ -367,6 +367,17 @@ class TestProtocol:
         values = [e.shap_values(frame[["age", "member"]]) for e in (first, second, other)]
         assert values[0].tobytes() == values[1].tobytes() != values[2].tobytes()
 
+    def test_calls_of_the_model_are_counted(self, caplog: pytest.LogCaptureFixture) -> None:
+        calls = []
+
+        def model(rows: Any) -> Any:
+            calls.append(len(rows))
+            return rows[:, 0]
+
+        with caplog.at_level("INFO"):
+            explainer(model, value_function=Marginal(10)).fit(numbers())
+        assert f"the model was called with {sum(calls)} rows in all" in caplog.text
+
     def test_parameters_and_clone(self) -> None:
         model = LinearRegression().fit(numbers(), numbers()[:, 0])
         made = FastSHAP(model, penalty=0.5, players=Groups({"a": [0, 1]}), recipe=QUICK)

@@ -63,7 +63,7 @@ def test_version_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == f"fastshapley {fastshapley.__version__}\n"
 
 
-def test_importing_is_quiet_and_loads_no_plotting() -> None:
+def test_importing_is_quiet_and_loads_no_boosters() -> None:
     script = "import sys, fastshapley; sys.exit('lightgbm' in sys.modules or 'xgboost' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from numbers import Integral
 from typing import Any, Literal
@@ -32,6 +33,8 @@ from fastshapley.schema import Schema, Table
 from fastshapley.training import Run, one_thread
 from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame, ValueFunction
 from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
+
+logger = logging.getLogger(__name__)
 
 _BATCH = 8192  # rows explained in one forward pass
 _HELD_OUT = 0.2  # of the rows, when no validation rows are given
@@ -139,6 +142,8 @@ class FastSHAP(BaseEstimator):
             )
             self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
             self.report_ = self._measure(model, x_val, run, held_out=x_val is not x)
+        if model is not None:
+            logger.info("the model was called with %d rows in all", model.evaluations)
         return self
 
     def __call__(self, X: Table) -> shap.Explanation:

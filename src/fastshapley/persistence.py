@@ -129,7 +129,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                     f"{path} was written by fastshapley {config['version']} in format {config['format']}; this is "
                     f"{__version__}, which reads formats up to {FORMAT}: upgrade fastshapley"
                 )
-            return config, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return config, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no dict)
     except SafetensorError as error:
         raise FileFormatError(f"{path} is cut short, damaged or not an explainer file ({error})") from error
 

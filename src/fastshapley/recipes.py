@@ -28,8 +28,9 @@ class Layers:
 class Targets:
     """Fit the network to Shapley values estimated once for each training row, instead of to fresh coalitions.
 
-    ``coalitions`` are evaluated per player and row, for as many rows as ``evaluations`` allows in all; with
-    fewer than ``rows`` rows at hand, new ones are mixed from them.
+    ``coalitions`` are evaluated per player and row, for as many rows as ``evaluations`` allows in all. These count
+    the rows that the surrogate is called with, or the model, which a marginal game calls once for each background
+    row. With fewer than ``rows`` rows at hand, new ones are mixed from them.
     """
 
     coalitions: int = 16
