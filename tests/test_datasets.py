@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastshapley.datasets import Split, load_bankruptcy, load_census
+from fastshapley.datasets import Split, load_bankruptcy, load_census, load_marketing, load_news
+from fastshapley.players import Groups
 
 DATA = Path(os.environ.get("FASTSHAPLEY_DATA", ""))
 CENSUS = DATA / "census" / "adult.data"
@@ -19,7 +21,7 @@ CENSUS = DATA / "census" / "adult.data"
 
 def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
-        "FASTSHAPLEY_DATA" not in os.environ or not (DATA / name).is_file(),
+        "FASTSHAPLEY_DATA" not in os.environ or not any((DATA / file).is_file() for file in (name, f"{name}.gz")),
         reason=f"set FASTSHAPLEY_DATA to a folder that holds {name}",
     )
 
@@ -137,6 +139,98 @@ def test_bankruptcy_without_its_file_says_what_to_download(tmp_path: Path, monke
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with pytest.raises(FileNotFoundError, match=re.escape("https://archive.ics.uci.edu/dataset/572")):
         load_bankruptcy()
+
+
+@needs("marketing/bank-full.csv")
+def test_marketing_has_the_papers_features_and_split() -> None:
+    data = load_marketing()
+    assert data.X_train.shape == (36620, 34)
+    assert data.X_val.shape == (4069, 34)
+    assert data.X_test.shape == (4522, 34)
+    assert [len(y) for y in (data.y_train, data.y_val, data.y_test)] == [36620, 4069, 4522]
+    assert sum(int(y.sum()) for y in (data.y_train, data.y_val, data.y_test)) == 5289
+    rows = pd.concat([data.X_train, data.X_val, data.X_test])
+    assert "y" not in rows.columns
+    assert (rows.dtypes == np.float64).all()
+    assert not rows.isna().to_numpy().any()
+    assert isinstance(data.players, Groups)
+    partition = data.players.bind(list(rows.columns))
+    assert len(partition) == 16
+    owner = np.array(partition.owner)
+    one_hot = {"job": 12, "marital": 3, "contact": 3, "poutcome": 4}
+    for number, name in enumerate(partition.names):
+        columns = rows.iloc[:, owner == number]
+        assert columns.shape[1] == one_hot.get(name, 1)
+        if name in one_hot:
+            assert set(np.unique(columns)) == {0, 1}
+            assert (columns.sum(axis=1) == 1).all()
+    for name in ("age", "balance", "day", "duration", "campaign", "pdays", "previous"):
+        assert rows[name].mean() == pytest.approx(0, abs=1e-9)
+        assert rows[name].std(ddof=0) == pytest.approx(1)
+    for name, values in {"education": range(4), "month": range(12), "default": range(2), "loan": range(2)}.items():
+        assert set(rows[name]) == set(values)
+
+
+def assert_is_news(data: Split) -> None:
+    assert data.X_train.shape == (31590, 58)
+    assert data.X_val.shape == (3510, 58)
+    assert data.X_test.shape == (3900, 58)
+    assert [len(y) for y in (data.y_train, data.y_val, data.y_test)] == [31590, 3510, 3900]
+    assert {"url", "timedelta", "shares"}.isdisjoint(data.X_train.columns)
+    assert all(name == name.strip() for name in data.X_train.columns)
+    assert (data.X_train.dtypes == np.float64).all()
+    assert not data.X_train.isna().to_numpy().any()
+    assert len(data.players.bind(list(data.X_train.columns))) == 58
+
+
+@needs("news/OnlineNewsPopularity.csv")
+def test_news_has_the_papers_features_and_split() -> None:
+    data = load_news()
+    assert_is_news(data)
+    positive = sum(int(y.sum()) for y in (data.y_train, data.y_val, data.y_test))
+    assert 0.45 < positive / 39000 < 0.55  # the median is 1400 shares
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@pytest.mark.parametrize("published", [False, True], ids=["without url", "as published"])
+def test_news_takes_the_file_as_published(
+    packed: bool, published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With addresses, and spaces in the header; plain, or with gzip."""
+    lines = [f"http://example.org/{i}, {i}.0, {10 + i % 7}.0, {1300 + i}" for i in range(300)]
+    text = "\n".join(["url, timedelta, n_tokens_title, shares", *lines]) + "\n"
+    if not published:
+        text = "\n".join(line.split(", ", 1)[1].replace(", ", ",") for line in text.splitlines()) + "\n"
+    (tmp_path / "news").mkdir()
+    file = tmp_path / "news" / "OnlineNewsPopularity.csv"
+    if packed:
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(text.encode()))
+    else:
+        file.write_text(text)
+    monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path))
+    data = load_news()
+    assert list(data.X_train.columns) == ["n_tokens_title"]
+    assert [len(part) for part in (data.X_train, data.X_val, data.X_test)] == [243, 27, 30]
+    assert sum(int(y.sum()) for y in (data.y_train, data.y_val, data.y_test)) == 199  # above 1400, not at it
+    for X, y in ((data.X_train, data.y_train), (data.X_test, data.y_test)):
+        assert (X["n_tokens_title"] == 10 + X.index % 7).all()
+        assert ((X.index > 100) == y).all()
+
+
+@pytest.mark.parametrize(
+    ("load", "address"),
+    [
+        (load_marketing, "https://archive.ics.uci.edu/dataset/222"),
+        (load_news, "https://archive.ics.uci.edu/dataset/332"),
+    ],
+)
+def test_what_to_download_is_named(
+    load: Any, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(FileNotFoundError, match=re.escape(address)):
+        load()
 
 
 def test_unknown_kind_of_categories() -> None:

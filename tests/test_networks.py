@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 import pytest
@@ -98,6 +99,67 @@ def test_an_encoder_comes_back_from_its_configuration_and_state(encoder: TableEn
     assert torch.equal(again(ROWS), encoder(ROWS))
 
 
+def tailed(values: Tensor, tails: float | None) -> Tensor:
+    """What standardised numbers become."""
+    return TableEncoder([0], [False], tails=tails)(values.double()[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("tails", [0.5, 1.0, 3.0])
+def test_tails_are_the_identity_within_and_a_logarithm_beyond(tails: float) -> None:
+    inside = torch.linspace(-tails, tails, 101)
+    torch.testing.assert_close(tailed(inside, tails), inside)
+    beyond = tails * torch.logspace(0, 12, 50, dtype=torch.float64)
+    expected = tails * (1 + torch.log(beyond / tails))
+    torch.testing.assert_close(tailed(beyond, tails), expected.float())
+
+
+@pytest.mark.parametrize("tails", [0.5, 1.0, 3.0])
+def test_tails_are_monotone_continuous_and_odd(tails: float) -> None:
+    values = torch.linspace(-20 * tails, 20 * tails, 4001, dtype=torch.float64)
+    result = tailed(values, tails)
+    assert (result.diff() > 0).all()
+    step = float(values.diff()[0])
+    assert result.diff().max() <= step * (1 + 1e-3)  # no steeper than the identity, hence no jump
+    torch.testing.assert_close(tailed(-values, tails), -result)
+    around = tails * (1 + torch.tensor([-1e-4, 0.0, 1e-4]))
+    slopes = tailed(around, tails).diff() / around.diff()
+    torch.testing.assert_close(slopes, torch.ones(2), atol=1e-2, rtol=0)  # smooth where they meet
+
+
+def test_tails_touch_numbers_alone_and_are_off_by_default() -> None:
+    rows = ROWS.clone()
+    rows[0, 0] = 1e9
+    torch.manual_seed(0)
+    plain = TableEncoder.fitted(ROWS, CATEGORIES)
+    torch.manual_seed(0)
+    tails = TableEncoder.fitted(ROWS, CATEGORIES, 3.0)
+    assert torch.equal(plain(ROWS), tails(ROWS))  # nothing is far from the mean
+    changed = (plain(rows) != tails(rows)).nonzero().tolist()
+    assert changed == [[0, inputs_of(plain, 0)[0]]]
+    assert tails(rows)[0, inputs_of(tails, 0)[0]] < 100
+
+
+def test_extreme_numbers_and_gaps_stay_finite_with_tails() -> None:
+    encoder = TableEncoder.fitted(ROWS, CATEGORIES, 3.0)
+    rows = ROWS[:1].repeat(3, 1)
+    rows[:, 0] = torch.tensor([1e300, -1e300, nan])
+    encoded = encoder(rows)[:, inputs_of(encoder, 0)[0]]
+    assert encoded[2] == 0
+    assert encoded[0] == -encoded[1]
+    assert encoded.isfinite().all()
+
+
+@pytest.mark.parametrize("tails", [None, 2.5])
+def test_tails_come_back_from_the_configuration(tails: float | None) -> None:
+    encoder = TableEncoder.fitted(ROWS, CATEGORIES, tails)
+    again = TableEncoder(**json.loads(json.dumps(encoder.config)))
+    again.load_state_dict(encoder.state_dict())
+    rows = ROWS * 100
+    rows[:, [2, 4]] = ROWS[:, [2, 4]]
+    assert torch.equal(again(rows), encoder(rows))
+    assert again.config == encoder.config
+
+
 @pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4], [0, 1, 1, 0, 2]], ids=["columns", "groups"])
 @pytest.mark.parametrize("replacement", [nan, 1.0, 0.0, 1e300])
 def test_a_masked_network_is_blind_to_what_is_hidden(
@@ -119,6 +181,20 @@ def test_a_masked_network_is_blind_to_what_is_hidden(
         shown = ~torch.isclose(ROWS[:, column], changed[:, column], equal_nan=True)
         if column != 1:  # a constant column may well not matter
             assert (after[shown][:, every[:, player]] != before[shown][:, every[:, player]]).any() == shown.any()
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+@pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4], [0, 1, 1, 0, 2]], ids=["columns", "groups"])
+def test_many_coalitions_at_once_are_worth_as_much_as_one_by_one(
+    encoder: TableEncoder, owner: list[int], layers: int
+) -> None:
+    players = max(owner) + 1
+    network = MaskedNetwork(encoder, owner, Perceptron(len(encoder.columns) + players, 2, layers, 16, "silu"))
+    s = torch.rand(3, 300, players, generator=torch.Generator().manual_seed(0)) < 0.5
+    together = network(ROWS, s)
+    assert together.shape == (3, 300, 2)
+    alone = torch.cat([network(ROWS, part) for part in s.split(1, dim=1)], dim=1)
+    torch.testing.assert_close(together, alone)
 
 
 def test_a_masked_network_on_numbers_alone_sees_inputs_and_coalition() -> None:

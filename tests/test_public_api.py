@@ -30,7 +30,7 @@ def test_public_names() -> None:
         value_functions: ("Surrogate", "Marginal", "Baseline", "Missing"),
         players: ("Features", "Groups"),
         estimators: ("Estimate", "exact", "kernel"),
-        datasets: ("load_census",),
+        datasets: ("load_census", "load_marketing", "load_bankruptcy", "load_news"),
     }.items():
         assert all(hasattr(module, name) for name in names)
 
@@ -46,6 +46,8 @@ def test_signature_of_the_explainer() -> None:
         "normalize",
         "penalty",
         "recipe",
+        "time_budget",
+        "evaluation_budget",
         "device",
         "random_state",
         "progress",
@@ -54,6 +56,7 @@ def test_signature_of_the_explainer() -> None:
     assert defaults["value_function"] == "surrogate"
     assert (defaults["link"], defaults["normalize"], defaults["penalty"]) == ("identity", "always", 0.0)
     assert (defaults["recipe"], defaults["progress"]) == ("default", True)
+    assert (defaults["time_budget"], defaults["evaluation_budget"]) == (None, None)
 
 
 def test_version_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

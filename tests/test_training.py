@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fastshapley.checkpoints import Checkpoint
 from fastshapley.errors import TrainingError
-from fastshapley.training import Run, Training, one_thread, train
+from fastshapley.training import Clock, Run, Training, one_thread, train
 
 
 def regression(options: Training, run: Run, phase: str = "fit") -> tuple[nn.Module, list[float]]:
@@ -77,19 +81,26 @@ def test_stops_after_patience_epochs_without_improvement() -> None:
     assert history == [1.0, 0.5, 0.6, 0.6, 0.6]
 
 
-def test_plateau_lowers_the_rate_to_its_floor() -> None:
-    rates = []
-    network = nn.Linear(1, 1)
+@contextmanager
+def watched_rates() -> Iterator[list[float]]:
+    """The learning rate of each step that any optimizer takes."""
+    rates: list[float] = []
 
     def watch(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         rates.append(optimizer.param_groups[0]["lr"])
 
     hook = register_optimizer_step_pre_hook(watch)
     try:
-        options = Training(epochs=12, learning_rate=1e-3, factor=0.1, plateau=1, floor=1e-5)
-        train(network, lambda rows, g: network(torch.ones(1, 1)).sum(), 1, options, Run(0), "fit", lambda: 1.0)
+        yield rates
     finally:
         hook.remove()
+
+
+def test_plateau_lowers_the_rate_to_its_floor() -> None:
+    network = nn.Linear(1, 1)
+    with watched_rates() as rates:
+        options = Training(epochs=12, learning_rate=1e-3, factor=0.1, plateau=1, floor=1e-5)
+        train(network, lambda rows, g: network(torch.ones(1, 1)).sum(), 1, options, Run(0), "fit", lambda: 1.0)
     assert rates[0] == pytest.approx(1e-3)
     assert rates[-1] == pytest.approx(1e-5)
 
@@ -156,6 +167,7 @@ def test_loss_that_is_not_finite_is_reported() -> None:
         ({"epochs": 1, "factor": 2.0}, "factor is 2.0"),
         ({"epochs": 1, "patience": -1}, "patience is -1"),
         ({"epochs": 1, "batch_size": 2.5}, "batch_size is 2.5"),
+        ({"epochs": 1, "clip": -1.0}, "clip is -1"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -164,11 +176,40 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_steps_and_epochs() -> None:
-    assert Training(steps=400, batch_size=32).plan(100) == (100, 4)
-    assert Training(steps=400, batch_size=32).plan(5) == (400, 1)
-    assert Training(steps=400, batch_size=32).plan(10**6) == (20, 20)  # many rows: many steps, but no more
+    for rows in (5, 100, 10**6):  # an epoch is a twentieth of the steps, however many rows there are
+        assert Training(steps=400, batch_size=32).plan(rows) == (20, 20)
+    assert Training(steps=7, batch_size=32).plan(100) == (7, 1)
     assert Training(epochs=7, batch_size=32).plan(100) == (7, 4)
     assert Training(steps=0).plan(10)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "sizes"),
+    [
+        (10, Training(epochs=2, batch_size=4), [4, 4, 2] * 2),
+        (10, Training(steps=40, batch_size=4), [4] * 40),  # 20 epochs of two steps: parts of the rows
+        (3, Training(steps=40, batch_size=4), [3] * 40),
+        (10, Training(steps=100, batch_size=4), [4] * 100),  # of five steps: several passes
+    ],
+)
+def test_batches_are_passes_over_the_rows_in_random_order(rows: int, options: Training, sizes: list[int]) -> None:
+    network = nn.Linear(1, 1)
+    seen: list[list[int]] = []
+
+    def loss(batch: Tensor, generator: torch.Generator) -> Tensor:
+        seen.append(batch.tolist())
+        return network(torch.ones(1, 1)).square().sum()
+
+    train(network, loss, rows, options, Run(0), "fit", lambda: 1.0)
+    assert [len(batch) for batch in seen] == sizes
+    epochs, batches = options.plan(rows)
+    for epoch in range(epochs):
+        drawn = [row for batch in seen[epoch * batches : (epoch + 1) * batches] for row in batch]
+        for start in range(0, len(drawn), rows):
+            part = drawn[start : start + rows]
+            assert len(set(part)) == len(part)  # no row twice before all have come
+            assert set(part) <= set(range(rows))
+    assert seen[0] != sorted(seen[0]) or seen[1] != sorted(seen[1])
 
 
 def test_one_thread_restores_the_number_of_threads() -> None:
@@ -180,3 +221,144 @@ def test_one_thread_restores_the_number_of_threads() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+# -- time
+
+
+class Wound:
+    """A clock that a test winds, in place of the system's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def clock(self, seconds: float) -> Clock:
+        return Clock(seconds, self.now)
+
+
+def test_a_clock_goes_from_its_seconds_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    wound = Wound(monkeypatch)
+    clock = wound.clock(8.0)
+    assert (clock.left(), clock.used()) == (8.0, 0.0)
+    wound.now += 2
+    assert (clock.left(), clock.used()) == (6.0, 0.25)
+    wound.now += 20
+    assert (clock.left(), clock.used()) == (0.0, 1.0)
+    assert (Clock().left(), Clock().used()) == (float("inf"), 0.0)
+
+
+def test_a_share_of_a_run_is_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    wound = Wound(monkeypatch)
+    run = Run(3, clock=wound.clock(8.0))
+    wound.now += 4
+    part = run.within(0.5)
+    assert part.clock.seconds == 2.0
+    assert part.seed == run.seed
+    assert Run(3).within(0.5).clock.left() == float("inf")
+
+
+def test_when_time_is_over_nothing_is_trained() -> None:
+    run = Run(0, clock=Clock(1.0, time.monotonic() - 10))
+    for over in (run, run.within(0.5), Run(0, clock=Clock(0.0))):
+        untrained, _ = regression(Training(epochs=0), Run(0))
+        network, history = regression(Training(epochs=40, batch_size=32), over)
+        assert len(history) == 1
+        assert same_weights(network, untrained)
+        assert not network.training
+
+
+@pytest.mark.parametrize("schedule", ["plateau", "cosine"])
+def test_time_enough_changes_nothing(schedule: Any) -> None:
+    options = Training(epochs=5, batch_size=32, learning_rate=1e-2, schedule=schedule, clip=1.0)
+    unlimited, history = regression(options, Run(0))
+    generous, same_history = regression(options, Run(0, clock=Clock(1e9)))
+    assert history == same_history
+    assert same_weights(unlimited, generous)
+
+
+@pytest.mark.parametrize("seconds", [10.0, 50.0, 1000.0])
+def test_a_cosine_is_annealed_in_the_time_that_there_is(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a step a second, 200 of them: the rate is down when the time, or the work, is over."""
+    wound = Wound(monkeypatch)
+    network = nn.Linear(1, 1)
+
+    def loss(rows: Tensor, generator: torch.Generator) -> Tensor:
+        wound.now += 1
+        return network(torch.ones(1, 1)).square().sum()
+
+    options = Training(epochs=20, batch_size=1, learning_rate=1e-3, schedule="cosine")
+    with watched_rates() as rates:
+        train(network, loss, 10, options, Run(0, clock=wound.clock(seconds)), "fit", lambda: 1.0)
+    steps = int(min(seconds, 200))
+    assert len(rates) == steps
+    # of the cosine, a ninth of it is warmed up, the last step is as far from the end as one step is long
+    assert rates[-1] == pytest.approx(1e-3 * np.sin(np.pi / 2 / (0.9 * steps)) ** 2, rel=0.02)
+    assert max(rates) == pytest.approx(1e-3, rel=0.05)
+    assert max(np.diff(rates[steps // 5 :])) <= 0
+
+
+def test_time_that_ends_within_an_epoch_keeps_what_was_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    wound = Wound(monkeypatch)
+    network = nn.Linear(1, 1)
+    steps = 0
+
+    def loss(rows: Tensor, generator: torch.Generator) -> Tensor:
+        nonlocal steps
+        steps += 1
+        wound.now += 1
+        return network(torch.ones(1, 1)).square().sum()
+
+    with torch.no_grad():
+        network.weight.fill_(1.0)
+        network.bias.fill_(1.0)
+    options = Training(epochs=1, batch_size=1, learning_rate=1e-2)
+    history = train(
+        network,
+        loss,
+        1000,
+        options,
+        Run(0, clock=wound.clock(20.0)),
+        "fit",
+        lambda: float(network(torch.ones(1, 1)).square().sum()),
+    )
+    assert steps == 20
+    assert len(history) == 2
+    assert history[1] < history[0]
+    assert float(network(torch.ones(1, 1)).detach().square().sum()) == pytest.approx(history[1])
+
+
+# -- clipping
+
+
+def test_clipping_bounds_the_gradient() -> None:
+    """Adam remembers a huge gradient, and divides the next ones by it: the steps after it are next to nothing."""
+    moves = {}
+    for clip in (None, 1.0):
+        network = nn.Linear(3, 1, bias=False)
+        seen: list[Tensor] = []
+        sizes = iter([0.1] * 30 + [1e6] + [0.1] * 9)
+        norms: list[float] = []
+
+        def loss(
+            rows: Tensor, generator: torch.Generator, network: Any = network, seen: Any = seen, sizes: Any = sizes
+        ) -> Tensor:
+            seen.append(network.weight.detach().clone())
+            return next(sizes) * network.weight.sum()
+
+        def watch(optimizer: torch.optim.Optimizer, *_: Any, norms: Any = norms) -> None:
+            norms.append(float(optimizer.param_groups[0]["params"][0].grad.norm()))
+
+        hook = register_optimizer_step_pre_hook(watch)
+        try:
+            options = Training(epochs=40, batch_size=1, learning_rate=1e-3, clip=clip)
+            train(network, loss, 1, options, Run(0), "fit", lambda: 1.0)
+        finally:
+            hook.remove()
+        moves[clip] = float((seen[39] - seen[31]).norm())
+        if clip is None:
+            assert max(norms) > 1e6
+        else:
+            assert max(norms) <= clip * (1 + 1e-5)
+            assert norms[0] == pytest.approx(0.1 * 3**0.5)  # a small gradient stays as it is
+    assert moves[1.0] > 2 * moves[None]

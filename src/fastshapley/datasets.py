@@ -73,6 +73,34 @@ def load_census(categories: Literal["codes", "names"] = "codes") -> Split:
     return _split(frame, y, first=(0.2, 7), second=(0.2, 0), players=Features())
 
 
+def load_marketing() -> Split:
+    """UCI bank marketing, 45211 calls and 16 features; the target is a term deposit.
+
+    As in the paper, four features are one-hot and each a group of its columns, yes and no are 1 and 0, levels of
+    education and months are numbered, and the continuous features are standardised.
+    """
+    source = "UCI Bank Marketing, https://archive.ics.uci.edu/dataset/222/bank+marketing"
+    frame = pd.read_csv(find_file("marketing/bank-full.csv", source), sep=";")
+    y = (frame.pop("y") == "yes").to_numpy(np.int64)
+    orders = {
+        "education": ["unknown", "primary", "secondary", "tertiary"],
+        "month": ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+        **{name: ["no", "yes"] for name in ("default", "housing", "loan")},
+    }
+    parts, groups = [], {}
+    for name in frame.columns:
+        column = frame[name]
+        if name in orders:
+            part = column.map({value: code for code, value in enumerate(orders[name])}).to_frame()
+        elif pd.api.types.is_numeric_dtype(column):
+            part = ((column - column.mean()) / column.std(ddof=0)).to_frame()
+        else:
+            part = pd.get_dummies(column, prefix=name, prefix_sep="=")
+        parts.append(part.astype(np.float64))
+        groups[name] = list(part.columns)
+    return _split(pd.concat(parts, axis=1), y, first=(0.1, 123), second=(0.1, 123), players=Groups(groups))
+
+
 def load_bankruptcy() -> Split:
     """UCI Taiwanese bankruptcy, 6817 companies and 94 features; the target is a bankruptcy.
 
@@ -86,14 +114,25 @@ def load_bankruptcy() -> Split:
     return _split(frame.astype(np.float64), y, first=(0.2, 0), second=(0.2, 0), players=Features())
 
 
+def load_news() -> Split:
+    """UCI online news popularity, 39644 articles and 58 features; the target is more than 1400 shares."""
+    source = "UCI Online News Popularity, https://archive.ics.uci.edu/dataset/332/online+news+popularity"
+    frame = pd.read_csv(find_file("news/OnlineNewsPopularity.csv", source))
+    frame.columns = frame.columns.str.strip()
+    y = (frame.pop("shares") > 1400).to_numpy(np.int64)
+    frame = frame.drop(columns=["url", "timedelta"], errors="ignore").astype(np.float64)
+    return _split(frame, y, first=(0.1, 123), second=(0.1, 123), players=Features())
+
+
 def find_file(name: str, source: str) -> Path:
-    """The file in the folder ``$FASTSHAPLEY_DATA``, or in the user's cache."""
+    """The file, as it is or with gzip, in the folder ``$FASTSHAPLEY_DATA`` or in the user's cache."""
     folders = [Path.home() / ".cache" / "fastshapley"]
     if configured := os.environ.get("FASTSHAPLEY_DATA"):
         folders.insert(0, Path(configured))
     for folder in folders:
-        if (folder / name).exists():
-            return folder / name
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.exists():
+                return path
     raise FileNotFoundError(
         f"{name} is in none of {[str(folder) for folder in folders]}: download it from {source} to "
         f"{folders[0] / name}, or set FASTSHAPLEY_DATA to the folder that holds it"

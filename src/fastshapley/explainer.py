@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import os
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -17,6 +19,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from fastshapley import persistence, recipes
+from fastshapley.budgets import Budget
 from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
@@ -28,16 +31,18 @@ from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.players import Features, Groups, Partition
 from fastshapley.recipes import Recipe
-from fastshapley.report import Report, measure, true_values
+from fastshapley.report import ROWS, Report, measure, true_values
 from fastshapley.schema import Schema, Table
-from fastshapley.training import Run, one_thread
+from fastshapley.training import Clock, Run, one_thread
 from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame, ValueFunction
 from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
+from fastshapley.value_functions.removal import Removal
 
 logger = logging.getLogger(__name__)
 
 _BATCH = 8192  # rows explained in one forward pass
 _HELD_OUT = 0.2  # of the rows, when no validation rows are given
+_SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
 _NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
 
 
@@ -57,6 +62,8 @@ class FastSHAP(BaseEstimator):
         in the training loss, or ``"never"``.
     penalty: the weight in the loss of the squared gap before normalisation (the paper's gamma).
     recipe: ``"default"``, ``"paper"``, or a `Recipe`.
+    time_budget: seconds that ``fit`` may take, about; it then does as well as it can in them.
+    evaluation_budget: rows that ``fit`` may call the model with (a game of the user's own: coalitions evaluated).
     device: where the networks run; by default a GPU if there is one.
 
     >>> from sklearn.datasets import load_diabetes
@@ -83,6 +90,8 @@ class FastSHAP(BaseEstimator):
         normalize: Literal["always", "inference", "never"] = "always",
         penalty: float = 0.0,
         recipe: Literal["default", "paper"] | Recipe = "default",
+        time_budget: float | None = None,
+        evaluation_budget: int | None = None,
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
         progress: bool = True,
@@ -95,6 +104,8 @@ class FastSHAP(BaseEstimator):
         self.normalize = normalize
         self.penalty = penalty
         self.recipe = recipe
+        self.time_budget = time_budget
+        self.evaluation_budget = evaluation_budget
         self.device = device
         self.random_state = random_state
         self.progress = progress
@@ -104,9 +115,10 @@ class FastSHAP(BaseEstimator):
     ) -> FastSHAP:
         """Train the value function, where it needs training, and the explainer.
 
-        ``X_val`` are rows that choose the best epochs and that the report is measured on; by default a fifth of
-        ``X`` is held out. With ``checkpoint``, a directory, a fit that was killed goes on where it was.
+        Some of ``X_val`` choose the best epochs, the others are what the report is measured on; by default a fifth
+        of ``X`` is held out. With ``checkpoint``, a directory, a fit that was killed goes on where it was.
         """
+        clock = Clock() if self.time_budget is None else Clock(self.time_budget)
         self._check_parameters()
         # codes of categories mean the same to a game fitted before as to this explainer
         given = self.value_function
@@ -116,32 +128,42 @@ class FastSHAP(BaseEstimator):
         for argument, rows in (("X", x), ("X_val", x_val)):
             if rows is not None and len(rows) == 0:
                 raise InputError(f"{argument} has no rows")
+        if self.evaluation_budget is not None and self.evaluation_budget < (least := _least(len(x))):
+            raise InputError(
+                f"evaluation_budget is {self.evaluation_budget}: at least {least} are needed to try the model, "
+                "to learn from it and to measure the error"
+            )
         model = None if self.model is None else ModelFunction(self.model, schema, x[:PROBE])
         partition = self._partition(schema)
-        run = self._start(schema, x, x_val, model, checkpoint)
+        run = replace(self._start(schema, x, x_val, model, checkpoint), clock=clock)
         x, x_val = _hold_out(x, run) if x_val is None else (x, x_val)
-        recipe = recipes.resolve(self.recipe, len(x))
+        held_out = x_val is not x
+        x_exam, x_report = _hold_out(x_val, run, share=0.5, most=ROWS)
+        recipe = recipes.resolve(self.recipe, len(x), len(partition))
+        budget = Budget(self.evaluation_budget, model)
         with one_thread():
             game: ValueFunction = given
             if not _is_fitted(given):
                 assert model is not None  # checked with the parameters
                 new: TableGame = _NAMED[given]() if isinstance(given, str) else clone(given)
-                game = new.fit(Problem(model, x, x_val, partition, self.link, recipe), run)
+                problem = Problem(model, x, x_val, partition, self.link, recipe, budget.left() - len(x_report))
+                game = new.fit(problem, run.within(_SURROGATE))
+            recipe = budget.bound(recipe, game)
             network = build_network(x, schema, game, self.network, recipe, run)
-            self.losses_ = fit_network(
+            self.losses_, pace = fit_network(
                 network,
                 game,
                 x,
-                x_val,
+                x_exam,
                 recipe,
-                run,
+                run.within(1 - _REPORT),
                 normalized=self.normalize == "always",
                 penalty=self.penalty,
                 discrete=[column.discrete for column in schema.columns],
                 owner=partition.owner,
             )
             self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
-            self.report_ = self._measure(model, x_val, run, held_out=x_val is not x)
+            self.report_ = self._measure(model, x_report, run, pace, budget, held_out=held_out)
         if model is not None:
             logger.info("the model was called with %d rows in all", model.evaluations)
         return self
@@ -219,7 +241,11 @@ class FastSHAP(BaseEstimator):
             raise ValueError("model is None: pass the model to explain, or a fitted value function")
         if isinstance(game, TableGame) and _is_fitted(game) and self.link not in ("identity", game.link):
             raise ValueError(f"link is {self.link!r}, but the value function was fitted with link {game.link!r}")
-        recipes.resolve(self.recipe, rows=1)
+        recipes.resolve(self.recipe, rows=1, players=1)
+        for name in ("time_budget", "evaluation_budget"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, float | int | np.number) and value > 0):
+                raise ValueError(f"{name} is {value!r}: use a positive number, or None")
 
     def _device(self) -> torch.device:
         if self.device is not None:
@@ -304,15 +330,34 @@ class FastSHAP(BaseEstimator):
             base.append(null)
         return torch.cat(values), torch.cat(base)
 
-    def _measure(self, model: ModelFunction | None, x_val: Tensor, run: Run, *, held_out: bool) -> Report:
+    def _measure(
+        self, model: ModelFunction | None, x: Tensor, run: Run, pace: float, budget: Budget, *, held_out: bool
+    ) -> Report | None:
+        """The report on the rows ``x``, or on as many as can be afforded."""
         game = self.value_function_
-        rows, truth, how = true_values(game, x_val, run.seed)
+        calls = budget.for_report(game)
+        found = true_values(game, x, run.seed, calls=calls, pace=pace, seconds=run.clock.left())
+        if found is None:
+            logger.warning("no report: time_budget or evaluation_budget leaves nothing to measure the error with")
+            return None
+        rows, truth, how = found
+        with torch.no_grad():
+            phi = self.network_(rows).double().cpu().numpy()
+        total = truth.values.sum(1)  # the estimates sum to grand minus null
+        if self.normalize_ != "never" or game.players == 1:
+            phi = normalize(torch.from_numpy(phi), torch.from_numpy(total)).numpy()
         fidelity = None
-        if model is not None and model.outputs == game.outputs:
+        if isinstance(game, Removal) and game.model_ is model:
+            fidelity = 1.0  # the game is the model
+        elif model is not None and model.outputs == game.outputs and budget.left() >= len(rows):
             y = apply_link(game.link if isinstance(game, TableGame) else "identity", model(rows))
-            fidelity = r2(grand_values(game, rows).cpu().numpy(), y.cpu().numpy())
-        values = self._explain(rows)[0].cpu().numpy()
-        return measure(values, truth, how, fidelity=fidelity, held_out=held_out)
+            fidelity = r2((total + null_values(game, rows).cpu().numpy()), y.cpu().numpy())
+        return measure(phi, truth, how, fidelity=fidelity, held_out=held_out)
+
+
+def _least(rows: int) -> int:
+    """Calls of the model below which nothing can be learnt from so many rows."""
+    return min(PROBE, rows) + min(ROWS, rows) + 100
 
 
 def _is_fitted(value_function: Any) -> bool:
@@ -327,10 +372,10 @@ def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:
     return tuple(f"output {k}" for k in range(outputs))
 
 
-def _hold_out(x: Tensor, run: Run) -> tuple[Tensor, Tensor]:
-    """Training and validation rows; both are all rows where there are too few to part with any."""
+def _hold_out(x: Tensor, run: Run, share: float = _HELD_OUT, most: float = math.inf) -> tuple[Tensor, Tensor]:
+    """The rows without, and those in, a random share of them; both are all where there are too few to part with."""
     order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
-    held = int(_HELD_OUT * len(x))
+    held = min(int(share * len(x)), int(min(most, len(x))))
     return (x[order[held:]], x[order[:held]]) if held else (x, x)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -30,14 +31,14 @@ class ModelFunction:
 
     The model is called in batches with rows of the type that the user passed. ``scale`` says what the
     outputs are: ``"probabilities"`` (each row sums to one), ``"probability"`` (of the positive class alone)
-    or ``"real"``. ``evaluations`` counts the rows that the model has been called with; ``tried`` are its outputs
-    for the probe.
+    or ``"real"``. ``evaluations`` counts the rows that the model has been called with, and ``seconds`` how long
+    that took; ``tried`` are its outputs for the probe.
     """
 
     def __init__(self, model: Any, schema: Schema, probe: Tensor) -> None:
         """``probe`` holds some encoded rows, on which the model is tried out."""
         self.model, self.schema = model, schema
-        self.evaluations = 0
+        self.evaluations, self.seconds = 0, 0.0
         self.outputs = 0  # set by the first call
         self._predict, known_scale = _predictor(model)
         self._integers_allowed = _is(is_regressor, model)
@@ -55,6 +56,11 @@ class ModelFunction:
         batches = [self._call(part) for part in x.split(_BATCH)]
         return torch.cat(batches).to(x.device)
 
+    @property
+    def pace(self) -> float:
+        """Seconds a row."""
+        return self.seconds / max(1, self.evaluations)
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_predict"}
 
@@ -63,6 +69,7 @@ class ModelFunction:
         self._predict, _ = _predictor(self.model)
 
     def _call(self, x: Tensor) -> Tensor:
+        start = time.perf_counter()
         rows = self.schema.decode(x)
         try:
             y = self._predict(rows)
@@ -75,6 +82,7 @@ class ModelFunction:
             ) from error
         y = _as_matrix(y, len(x), self._integers_allowed)
         self.evaluations += len(x)
+        self.seconds += time.perf_counter() - start
         if not self.outputs:
             self.outputs = y.shape[1]
         if y.shape[1] != self.outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,22 +29,25 @@ class Layers:
 class Targets:
     """Fit the network to Shapley values estimated once for each training row, instead of to fresh coalitions.
 
-    ``coalitions`` are evaluated per player and row, for as many rows as ``evaluations`` allows in all. These count
-    the rows that the surrogate is called with, or the model, which a marginal game calls once for each background
-    row. With fewer than ``rows`` rows at hand, new ones are mixed from them.
+    ``coalitions`` are evaluated per player and row, for as many rows as ``evaluations`` and ``seconds`` allow in
+    all. Evaluations count the rows that the surrogate is called with, or the model, which a marginal game calls
+    once for each background row. With fewer than ``rows`` rows at hand, new ones are mixed from them. Where even
+    few rows would cost too much, the network is fitted by the paper's loss to few coalitions of many rows.
     """
 
     coalitions: int = 16
-    evaluations: int = 10_000_000
-    rows: int = 16_384
+    evaluations: int = 12_000_000
+    rows: int = 65_536
+    seconds: float = 120.0
 
     def __post_init__(self) -> None:
         if self.coalitions < 4:
             raise ValueError(
                 f"Targets: coalitions is {self.coalitions}; the least squares need at least 4 a player"
             )
-        if self.evaluations < 1 or self.rows < 1:
-            raise ValueError("Targets: evaluations and rows must be positive")
+        for name in ("evaluations", "rows", "seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"Targets: {name} is {getattr(self, name)}; it must be positive")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Recipe:
     outputs_per_step: outputs drawn for each step of the paper's loss; None for all of them jointly.
     validation_rows, validation_coalitions: what early stopping looks at, drawn once.
     tied_classes: use that probabilities sum to one, so that values sum to zero over classes.
+    tails: numbers further than so many spreads from the mean enter the networks by their logarithm; None for as
+        they are.
     """
 
     surrogate: tuple[Training, ...]
@@ -72,6 +78,7 @@ class Recipe:
     validation_rows: int = 512
     validation_coalitions: int = 128
     tied_classes: bool = False
+    tails: float | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.surrogate, tuple) and all(isinstance(s, Training) for s in self.surrogate)):
@@ -90,6 +97,8 @@ class Recipe:
         for name in ("coalitions", "validation_coalitions"):
             if (self.paired or name != "coalitions") and getattr(self, name) % 2:
                 raise ValueError(f"Recipe: {name} is {getattr(self, name)}; pairs need an even number")
+        if self.tails is not None and not self.tails > 0:
+            raise ValueError(f"Recipe: tails is {self.tails}; it must be positive, or None")
         if self.outputs_per_step is not None and self.outputs_per_step < 1:
             raise ValueError(f"Recipe: outputs_per_step is {self.outputs_per_step}; it must be positive, or None")
 
@@ -107,37 +116,47 @@ def paper() -> Recipe:
     )
 
 
-def default(rows: int) -> Recipe:
+def default(rows: int, players: int) -> Recipe:
     """Ours: targets from the kernel estimator, then a plain regression with an annealed rate.
 
-    With few training ``rows`` the surrogate is trained less and decayed more: a smoother game is a better one,
-    and easier to explain.
+    The work grows with the number of training ``rows``, as does what can be learnt from them. Of many ``players``,
+    values of more rows are worth more than closer ones.
     """
     return Recipe(
         surrogate=(
             Training(
-                steps=max(2000, min(8000, 4 * rows)),
+                steps=max(2000, min(8000, rows // 2)),
                 batch_size=128,
-                learning_rate=2e-3,
+                learning_rate=4e-3,
                 weight_decay=min(1.0, 500 / rows),
                 schedule="cosine",
+                clip=1.0,
             ),
         ),
         surrogate_layers=Layers(2, 128, "silu"),
         surrogate_coalitions=4,
-        explainer=Training(steps=12_000, batch_size=64, learning_rate=2e-3, schedule="cosine"),
-        explainer_layers=Layers(3, 128, "silu"),
-        targets=Targets(),
+        explainer=Training(
+            steps=max(1400, min(12_000, rows // 2)),
+            batch_size=128,
+            learning_rate=max(2e-3, 8e-3 * min(1.0, math.sqrt(rows / 24_000))),
+            schedule="cosine",
+            clip=1.0,
+        ),
+        explainer_layers=Layers(3, 256, "silu"),
+        targets=Targets(
+            coalitions=16 if players <= 32 else 8, evaluations=max(5_000_000, min(16_000_000, 600 * rows))
+        ),
         tied_classes=True,
+        tails=3.0,
     )
 
 
-def resolve(recipe: Any, rows: int) -> Recipe:
-    """A recipe from its name, for so many training rows, or as given."""
+def resolve(recipe: Any, rows: int, players: int) -> Recipe:
+    """A recipe from its name, for so many training rows and players, or as given."""
     if isinstance(recipe, Recipe):
         return recipe
     if recipe == "default":
-        return default(rows)
+        return default(rows, players)
     if recipe == "paper":
         return paper()
     raise ValueError(f"recipe is {recipe!r}: use 'default', 'paper' or a fastshapley.Recipe")

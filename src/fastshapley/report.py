@@ -6,24 +6,24 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley import metrics
 from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
-from fastshapley.value_functions.base import TableGame, ValueFunction
+from fastshapley.value_functions.base import ValueFunction, cost
 
-_ROWS = 128
+ROWS = 128  # at most
 _EVALUATIONS = 2_000_000  # of the user's model or of the surrogate, spent on the truth
 _WORK = 60_000_000  # evaluations times players: drawing and solving take their time too
 _FEWEST = 32  # rows whose exact values are worth more than estimates of all
+_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Report:
-    """Distances on held-out rows, which chose the best epochs but were not trained on; ``str(report)`` is a table.
+    """Distances on held-out rows, which training did not see in any way; ``str(report)`` is a table.
 
     l1, l2: mean distances over players and outputs together; l2_interval: half the 95 % interval of l2.
     relative_squared_error: squared error as a share of the squared values.
@@ -94,13 +94,19 @@ def measure(
     )
 
 
-def true_values(value_function: ValueFunction, x: Tensor, seed: int) -> tuple[Tensor, Estimate, str]:
-    """Some of the rows ``x``, their Shapley values as well as can be afforded, and how these were found."""
+def true_values(
+    value_function: ValueFunction, x: Tensor, seed: int, *, calls: float, pace: float, seconds: float
+) -> tuple[Tensor, Estimate, str] | None:
+    """Some of the rows ``x``, their Shapley values as well as can be afforded, and how these were found.
+
+    ``calls`` is how many rows the model may be called with, ``pace`` the seconds of an evaluation, and ``seconds``
+    how many there are. None if that does not do for one row.
+    """
     players = value_function.players
-    cost = value_function.cost if isinstance(value_function, TableGame) else 1
-    evaluations = min(_EVALUATIONS // cost, _WORK // players)
-    generator = torch.Generator(x.device).manual_seed(seed)
-    x = x[torch.randperm(len(x), generator=generator, device=x.device)[:_ROWS]]
+    affordable = min(_EVALUATIONS, calls) // cost(value_function), min(_SECONDS, seconds) / max(pace, 1e-9)
+    evaluations = int(min(*affordable, _WORK // players))
+    if evaluations < min(8 * players + 2, 1 << players):
+        return None
     if players <= MAX_PLAYERS and (rows := min(len(x), evaluations >> players)) >= min(len(x), _FEWEST):
         return x[:rows], exact(value_function, x[:rows]), f"exact, all {1 << players} coalitions"
     x = x[: max(1, evaluations // (32 * players))]

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -19,17 +19,19 @@ from fastshapley.errors import TrainingError
 
 Loss = Callable[[Tensor, torch.Generator], Tensor]
 _SAVE_SECONDS = 5.0
+_WARM = 0.1  # of the work, in which a cosine schedule's rate rises
 
 
 @dataclass(frozen=True)
 class Training:
     """How one network is trained.
 
-    Either ``epochs`` (passes over the rows, at most) or ``steps`` is given; of many rows, an epoch is then only as
-    many as make a twentieth of the steps.
+    Either ``epochs`` (passes over the rows, at most) or ``steps`` is given; an epoch is then a twentieth of the
+    steps, be that a part of the rows or several passes.
     ``schedule="plateau"`` multiplies the rate by ``factor`` after ``plateau`` epochs without improvement, down
     to ``floor``; ``"cosine"`` warms up over the first tenth and anneals to zero. Training stops after
     ``patience`` epochs without improvement (None: never), and the weights of the best epoch are kept.
+    ``clip`` is the largest norm of a gradient.
     """
 
     epochs: int | None = None
@@ -42,6 +44,7 @@ class Training:
     plateau: int = 2
     floor: float = 1e-5
     patience: int | None = None
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -55,7 +58,7 @@ class Training:
                 raise ValueError(f"Training: {name} is {getattr(self, name)}, which is not positive")
         if not 0 < self.factor < 1:
             raise ValueError(f"Training: factor is {self.factor}; it must lie between 0 and 1")
-        for name in ("weight_decay", "plateau", "floor", "patience"):
+        for name in ("weight_decay", "plateau", "floor", "patience", "clip"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"Training: {name} is {value}, which is negative")
@@ -68,22 +71,41 @@ class Training:
 
     def plan(self, rows: int) -> tuple[int, int]:
         """How many epochs this is over so many rows, and of how many steps each."""
-        batches = math.ceil(rows / self.batch_size)
         if self.epochs is not None:
-            return self.epochs, batches
+            return self.epochs, math.ceil(rows / self.batch_size)
         steps = self.steps or 0
-        batches = min(batches, max(1, math.ceil(steps / 20)))
+        batches = max(1, math.ceil(steps / 20))
         return math.ceil(steps / batches), batches
 
 
 @dataclass(frozen=True)
+class Clock:
+    """The seconds that some work may take; by default as many as it needs."""
+
+    seconds: float = math.inf
+    start: float = field(default_factory=time.monotonic)
+
+    def left(self) -> float:
+        return max(0.0, self.start + self.seconds - time.monotonic())
+
+    def used(self) -> float:
+        """The share of the time that is gone, from 0 to 1."""
+        return 1 - self.left() / self.seconds if 0 < self.seconds < math.inf else float(self.seconds <= 0)
+
+
+@dataclass(frozen=True)
 class Run:
-    """What one fit shares between its phases: a seed, a place for unfinished work, and whether to show bars."""
+    """What the phases of a fit share: a seed, a place for unfinished work, time, and whether to show bars."""
 
     seed: int
     checkpoint: Checkpoint = field(default_factory=lambda: Checkpoint(None))
     progress: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    clock: Clock = field(default_factory=Clock)
+
+    def within(self, share: float) -> Run:
+        """The same run with a share of the time that is left."""
+        return replace(self, clock=Clock(share * self.clock.left()))
 
     def generator(self, phase: str) -> torch.Generator:
         """A generator for one phase, the same at every call."""
@@ -131,14 +153,17 @@ def train(
     """Train ``network`` in place and return the validation loss before the first and after each epoch.
 
     ``loss(rows, generator)`` is the loss of a minibatch given by row numbers; ``validate()`` is the loss that
-    chooses the best epoch; ``describe(history)`` adds to what the bar shows.
+    chooses the best epoch; ``describe(history)`` adds to what the bar shows. If the run's time will not do for all
+    steps, the rate is annealed over what there is of it.
     """
     epochs, batches = options.plan(rows)
     generator = run.generator(phase)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
     )
-    scheduler = _scheduler(optimizer, options, epochs * batches)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=options.factor, patience=options.plateau, min_lr=options.floor
+    )
     state = _State(network, optimizer, scheduler, generator)
     with run.isolated(phase):
         saved = run.checkpoint.load(phase)
@@ -149,11 +174,17 @@ def train(
         bar = run.bar(epochs * batches, phase, "step")
         bar.update(state.epoch * batches)
         last_save = time.monotonic()
-        while state.epoch < epochs and not state.stopped(options.patience):
+        while state.epoch < epochs and not state.stopped(options.patience) and run.clock.left():
             bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
-            order = torch.randperm(rows, generator=generator, device=generator.device)
-            batch_rows = order[: batches * options.batch_size].split(options.batch_size)
-            _epoch(network, loss, batch_rows, options, optimizer, scheduler, generator, bar)
+            network.train()
+            for number, batch in enumerate(_batches(rows, batches, options.batch_size, generator)):
+                done = max((state.epoch + number / batches) / epochs, run.clock.used())
+                if run.clock.used() == 1:
+                    break
+                if options.schedule == "cosine":
+                    optimizer.param_groups[0]["lr"] = options.learning_rate * _cosine(done, 1 / (epochs * batches))
+                _step(network, loss(batch, generator), optimizer, options)
+                bar.update()
             state.epoch += 1
             value = _validate(network, validate, phase, options, state.epoch)
             state.record(value)
@@ -170,24 +201,28 @@ def train(
     return state.history
 
 
-def _epoch(
-    network: nn.Module,
-    loss: Loss,
-    batches: Sequence[Tensor],
-    options: Training,
-    optimizer: torch.optim.Optimizer,
-    scheduler: Any,
-    generator: torch.Generator,
-    bar: Any,
-) -> None:
-    network.train()
-    for batch in batches:
-        optimizer.zero_grad(set_to_none=True)
-        loss(batch, generator).backward()
-        optimizer.step()
-        if options.schedule == "cosine":
-            scheduler.step()
-        bar.update()
+def _batches(rows: int, count: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
+    """The numbers of the rows of each batch: passes over all of them in random order, the last one in part."""
+    size = min(size, rows)
+    total = rows if count == math.ceil(rows / size) else count * size  # of a single pass, the last batch is short
+    passes = math.ceil(total / rows)
+    order = [torch.randperm(rows, generator=generator, device=generator.device) for _ in range(passes)]
+    return torch.cat(order)[:total].split(size)
+
+
+def _step(network: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer, options: Training) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    if options.clip is not None:
+        nn.utils.clip_grad_norm_(network.parameters(), options.clip)
+    optimizer.step()
+
+
+def _cosine(done: float, step: float) -> float:
+    """The rate when this share of the work is done, relative to its peak; ``step`` is the share of one step."""
+    if done < _WARM:
+        return min(1.0, (done + step) / _WARM)
+    return 0.5 * (1 + math.cos(math.pi * (done - _WARM) / (1 - _WARM)))
 
 
 def _validate(
@@ -202,21 +237,6 @@ def _validate(
             f"(now {options.learning_rate:g}) or look for extreme values in X and the model's outputs"
         )
     return value
-
-
-def _scheduler(optimizer: torch.optim.Optimizer, options: Training, steps: int) -> Any:
-    if options.schedule == "plateau":
-        return torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, factor=options.factor, patience=options.plateau, min_lr=options.floor
-        )
-    warm = max(1, steps // 10)
-
-    def rate(step: int) -> float:
-        if step < warm:
-            return (step + 1) / warm
-        return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
 
 class _State:
@@ -253,7 +273,7 @@ class _State:
             "best_epoch": self.best_epoch,
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": {k: v for k, v in self.scheduler.state_dict().items() if k != "lr_lambdas"},
+            "scheduler": self.scheduler.state_dict(),
             "generator": self.generator.get_state(),
             "torch": torch.get_rng_state(),
         }
@@ -263,6 +283,6 @@ class _State:
         self.best, self.best_epoch = saved["best"], saved["best_epoch"]
         self.network.load_state_dict(saved["network"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        self.scheduler.load_state_dict({**self.scheduler.state_dict(), **saved["scheduler"]})
+        self.scheduler.load_state_dict(saved["scheduler"])
         self.generator.set_state(saved["generator"])
         torch.set_rng_state(saved["torch"])

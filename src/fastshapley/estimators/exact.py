@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from fastshapley.coalitions import enumerate_coalitions
 from fastshapley.errors import InputError
 from fastshapley.estimators.base import Estimate
-from fastshapley.value_functions.base import ValueFunction, evaluate
+from fastshapley.value_functions.base import ValueFunction, evaluate, grand_values, null_values
 
 MAX_PLAYERS = 20
 _CHUNK = 1 << 16  # coalitions times rows in one evaluation
@@ -45,23 +45,23 @@ def exact(value_function: ValueFunction, x: Tensor, *, progress: bool = False) -
 
 def exact_values(value_function: ValueFunction, x: Tensor, *, progress: bool = False) -> Tensor:
     """As `exact`, the values alone: (n, players, outputs), float64."""
-    players, outputs = value_function.players, value_function.outputs
+    players = value_function.players
     total = 1 << players
-    values = torch.zeros(len(x), players, outputs, dtype=torch.float64, device=x.device)
-    null = torch.zeros(len(x), 1, outputs, dtype=torch.float64, device=x.device)
+    everyone = torch.arange(len(x), device=x.device)
+    null, grand = (f(value_function, x, everyone)[:, None] for f in (null_values, grand_values))
+    # the weights sum to zero: without the null, a constant game has values of exactly zero
+    values = ((grand - null) / players).expand(-1, players, -1).clone()
     chunk = min(total, _CHUNK)
     rows = max(1, _CHUNK // chunk)
     with tqdm(total=len(x) * total, desc="exact", unit="evaluation", disable=not progress) as bar:
-        for start in range(0, total, chunk):
-            s = enumerate_coalitions(players, start, min(total, start + chunk)).to(x.device)
+        bar.update(2 * len(x))
+        for start in range(1, total - 1, chunk):
+            s = enumerate_coalitions(players, start, min(total - 1, start + chunk)).to(x.device)
             weight = _weights(s)
             for first in range(0, len(x), rows):
                 part = x[first : first + rows]
-                numbers = torch.arange(first, first + len(part), device=x.device)
+                numbers = everyone[first : first + rows]
                 v = evaluate(value_function, part, s.expand(len(part), -1, -1), numbers)
-                if start == 0:
-                    null[first : first + rows] = v[:, :1]
-                # the weights sum to zero: without the null, a constant game has values of exactly zero
                 values[first : first + rows] += weight.T @ (v - null[first : first + rows])
                 bar.update(len(part) * len(s))
     return values

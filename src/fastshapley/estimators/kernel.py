@@ -14,8 +14,8 @@ from torch import Tensor
 from fastshapley.coalitions import kernel_sizes, sample_kernel, subsets
 from fastshapley.errors import InputError
 from fastshapley.estimators.base import Block, Estimate, estimate_by_sampling
-from fastshapley.estimators.regression import solve_with_errors
-from fastshapley.value_functions.base import ValueFunction, evaluate
+from fastshapley.estimators.regression import Stratum, draw_weights, solve_pairs, solve_with_errors
+from fastshapley.value_functions.base import ValueFunction, evaluate, total_values
 
 _EVALUATIONS = 1 << 16  # coalitions times rows in one evaluation
 
@@ -69,16 +69,25 @@ def kernel(
     )
 
 
-def draw_pairs(
+def leverage_values(
     value_function: ValueFunction, x: Tensor, pairs: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Fresh pairs for each row: z = 2s - 1, (n, pairs, players), and u = v(s) - v(1 - s), (n, pairs, outputs)."""
-    signs, differences = [], []
+    """Values (n, players, outputs) from so many pairs a row, by leverage, and what they sum to, (n, outputs).
+
+    The bare estimate, without standard errors; with all pairs that there are it is exact.
+    """
+    players = value_function.players
+    pairs = min(pairs, (1 << players - 1) - 1)
+    values, totals = [], []
     for part in x.split(max(1, _EVALUATIONS // (2 * pairs))):
-        s = sample_kernel(len(part), pairs, value_function.players, generator, paired=False)
-        signs.append(2 * s.to(torch.int8) - 1)
-        differences.append(_differences(value_function, part, s))
-    return torch.cat(signs), torch.cat(differences)
+        total = total_values(value_function, part)
+        design = _Leverage(players, pairs, generator)
+        s = design.draw(torch.arange(len(part), device=x.device), pairs)
+        u = _differences(value_function, part, s)
+        weight = draw_weights(design.strata(x.device), pairs, x.device)
+        values.append(solve_pairs(2 * s.to(torch.int8) - 1, u, total, weight))
+        totals.append(total)
+    return torch.cat(values), torch.cat(totals)
 
 
 def _differences(value_function: ValueFunction, x: Tensor, s: Tensor, numbers: Tensor | None = None) -> Tensor:
@@ -96,7 +105,7 @@ class _Kernel:
         self.count += units
         return sample_kernel(len(rows), units, self.players, self.generator, paired=False)
 
-    def strata(self, device: torch.device) -> list[tuple[Tensor, float, float]]:
+    def strata(self, device: torch.device) -> list[Stratum]:
         return [(torch.arange(self.count, device=device), 1.0, math.inf)]
 
 
@@ -136,14 +145,21 @@ class _Leverage:
         more = [max(0, want - size.drawn) for want, size in zip(self._plan(drawn + units), self.sizes, strict=True)]
         while sum(more) > units:  # rounding may have given a size one too many before
             more[max(range(len(more)), key=more.__getitem__)] -= 1
-        parts = []
+        parts, free = [], []
         for number, (size, count) in enumerate(zip(self.sizes, more, strict=True)):
-            if count:
-                parts.append(self._take(size, rows, count))
+            size.drawn += count
+            if size.listed is None:
+                free += [number] * count
+            elif count:
+                parts.append(self._take(size, size.listed, rows, count))
                 self.numbers += [number] * count
+        if free:
+            sizes = torch.tensor([self.sizes[number].size for number in free], device=rows.device)
+            parts.append(subsets(sizes.expand(len(rows), -1), self.players, self.generator))
+            self.numbers += free
         return torch.cat(parts, dim=1)
 
-    def strata(self, device: torch.device) -> list[tuple[Tensor, float, float]]:
+    def strata(self, device: torch.device) -> list[Stratum]:
         numbers = torch.tensor(self.numbers, device=device)
         return [
             ((numbers == i).nonzero()[:, 0], size.share, size.population if size.listed is not None else math.inf)
@@ -151,16 +167,13 @@ class _Leverage:
             if size.drawn
         ]
 
-    def _take(self, size: _Size, rows: Tensor, count: int) -> Tensor:
-        device = self.generator.device
-        size.drawn += count
-        if size.listed is None:
-            sizes = torch.full((len(rows), count), size.size, device=device)
-            return subsets(sizes, self.players, self.generator)
+    def _take(self, size: _Size, listed: Tensor, rows: Tensor, count: int) -> Tensor:
+        """The last ``count`` of those drawn, from the list."""
         if size.order is None:
+            device = self.generator.device
             keys = torch.rand(int(rows.max()) + 1, size.population, generator=self.generator, device=device)
             size.order = keys.argsort(1)
-        return size.listed[size.order[rows, size.drawn - count : size.drawn]]
+        return listed[size.order[rows, size.drawn - count : size.drawn]]
 
     def _plan(self, units: int) -> list[int]:
         """How many pairs of each size: in proportion to their rates, at least two, and at most all."""

@@ -9,21 +9,30 @@ from torch import Tensor
 
 # relative to the number of coalitions: it matters only where they leave a value undetermined
 _RIDGE = {torch.float32: 1e-7, torch.float64: 1e-10}
+Stratum = tuple[Tensor, float, float]  # numbers of its draws, its share of the kernel, its population
 _LEVERAGE = 1e-2  # one minus the largest leverage that is believed
 
 
-def solve_pairs(z: Tensor, u: Tensor, total: Tensor) -> Tensor:
+def solve_pairs(z: Tensor, u: Tensor, total: Tensor, weight: Tensor | None = None) -> Tensor:
     """The values (n, players, outputs) that sum to ``total`` (n, outputs) and fit u ~ z . phi best.
 
     A pair of a coalition s and its complement enters as z = 2s - 1, (n, pairs, players), and
-    u = v(s) - v(1 - s), (n, pairs, outputs).
+    u = v(s) - v(1 - s), (n, pairs, outputs), with a ``weight`` (pairs,).
     """
-    fit, _, projection = _regress(z.float(), u, total, None, paired=True)  # sums of +-1 are exact
+    fit, _, projection = _regress(z.float(), u, total, weight, paired=True)
     return _project(fit, total, projection)
 
 
+def draw_weights(strata: Sequence[Stratum], draws: int, device: torch.device) -> Tensor:
+    """The weight of each draw, (draws,), of mean one if all shares are there."""
+    weight = torch.empty(draws, dtype=torch.float64, device=device)
+    for numbers, share, _ in strata:
+        weight[numbers] = share / len(numbers) * draws
+    return weight
+
+
 def solve_with_errors(
-    design: Tensor, y: Tensor, total: Tensor, strata: Sequence[tuple[Tensor, float, float]], *, paired: bool
+    design: Tensor, y: Tensor, total: Tensor, strata: Sequence[Stratum], *, paired: bool
 ) -> tuple[Tensor, Tensor]:
     """Values and standard errors, each (n, players, outputs).
 
@@ -35,9 +44,7 @@ def solve_with_errors(
     Z G^-1 times its residual over one minus its leverage. No common variance is assumed, and a stratum that is
     exhausted has none.
     """
-    weight = torch.empty(design.shape[1], dtype=torch.float64, device=design.device)
-    for draws, share, _ in strata:
-        weight[draws] = share / len(draws) * design.shape[1]
+    weight = draw_weights(strata, design.shape[1], design.device)
     uniform = len(strata) == 1
     d = design.double()
     fit, inverse, projection = _regress(d, y, total, None if uniform else weight, paired=paired)

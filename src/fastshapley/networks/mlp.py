@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fastshapley.errors import InputError
 
 Activation = Literal["relu", "elu", "silu"]
+_MANY = 64  # coalitions of a row
 Classes = Literal["free", "mirror", "zero-sum"]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 
@@ -41,8 +42,17 @@ class TableEncoder(nn.Module):
     categories are embedded, a gap being the zero vector. ``columns`` says which column each input is from.
     """
 
-    def __init__(self, categories: Sequence[int], gaps: Sequence[bool], dimension: int | None = None) -> None:
-        """``categories`` holds the number of categories of each column, 0 for a column of numbers."""
+    def __init__(
+        self,
+        categories: Sequence[int],
+        gaps: Sequence[bool],
+        dimension: int | None = None,
+        tails: float | None = None,
+    ) -> None:
+        """``categories`` holds the number of categories of each column, 0 for a column of numbers.
+
+        A number more than ``tails`` spreads from the mean enters by the logarithm of its distance.
+        """
         super().__init__()
         sizes = torch.tensor(list(categories), dtype=torch.long)
         numbers, codes = (sizes == 0).nonzero()[:, 0], (sizes > 0).nonzero()[:, 0]
@@ -53,7 +63,9 @@ class TableEncoder(nn.Module):
             "categories": list(categories),
             "gaps": list(gaps),
             "dimension": self.dimension,
+            "tails": tails,
         }
+        self.tails = tails
         offset = torch.cat([torch.ones(1, dtype=torch.long), sizes[codes].cumsum(0)[:-1] + 1])
         self.register_buffer("numbers", numbers, persistent=False)
         self.register_buffer("flags", flags, persistent=False)
@@ -72,9 +84,9 @@ class TableEncoder(nn.Module):
     scale: Tensor
 
     @classmethod
-    def fitted(cls, x: Tensor, categories: Sequence[int]) -> TableEncoder:
+    def fitted(cls, x: Tensor, categories: Sequence[int], tails: float | None = None) -> TableEncoder:
         """An encoder with the means, the spreads and the gaps of the rows ``x``."""
-        encoder = cls(categories, x.isnan().any(0).tolist())
+        encoder = cls(categories, x.isnan().any(0).tolist(), tails=tails)
         numbers = x[:, encoder.numbers.to(x.device)]
         present = ~numbers.isnan()
         count = present.sum(0).clamp(min=1)
@@ -89,7 +101,11 @@ class TableEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         everything = len(self.numbers) == x.shape[1]
         numbers = x if everything else x[:, self.numbers]
-        parts = [((numbers - self.mean) / self.scale).float().nan_to_num()]
+        standard = ((numbers - self.mean) / self.scale).float().nan_to_num()
+        if self.tails is not None:
+            beyond = standard.abs() / self.tails
+            standard = torch.where(beyond > 1, standard.sign() * self.tails * (1 + beyond.log()), standard)
+        parts = [standard]
         if len(self.flags):
             parts.append(x[:, self.flags].isnan().float())
         if self.table is not None:
@@ -118,10 +134,26 @@ class MaskedNetwork(nn.Module):
     def forward(self, x: Tensor, s: Tensor) -> Tensor:
         encoded = self.encoder(x)
         member = s.to(encoded.dtype)
+        if isinstance(self.body, Perceptron) and s.shape[1] >= _MANY:
+            return self._by_player(encoded, member)
         shown = member if self.one_to_one else member[..., self.inputs]
         together = torch.cat([encoded[:, None] * shown, member], dim=2)
         result: Tensor = self.body(together.flatten(0, 1))
         return result.unflatten(0, s.shape[:2])
+
+    def _by_player(self, encoded: Tensor, member: Tensor) -> Tensor:
+        """The same for many coalitions of each row: what a player adds to the first layer is computed once."""
+        first, *rest = self.body.children()
+        assert isinstance(first, nn.Linear)
+        shown, known = first.weight.t().split([len(self.inputs), member.shape[2]])
+        added = encoded[:, :, None] * shown
+        if not self.one_to_one:
+            empty = added.new_zeros(len(added), member.shape[2], added.shape[2])
+            added = empty.index_add(1, self.inputs, added)
+        hidden = torch.baddbmm(first.bias, member, added + known).flatten(0, 1)
+        for layer in rest:
+            hidden = layer(hidden)
+        return hidden.unflatten(0, member.shape[:2])
 
 
 class ExplainerNetwork(nn.Module):
@@ -151,14 +183,19 @@ class ExplainerNetwork(nn.Module):
         return players if classes == "mirror" else players * outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        raw: Tensor = self.body(self.encoder(x))
+        return self.decode(self.encoder(x))
+
+    def decode(self, inputs: Tensor) -> Tensor:
+        """The values of rows whose inputs (n, width) the encoder has made."""
+        raw: Tensor = self.body(inputs)
         expected = self.body_outputs(self.players, self.outputs, self.classes)
-        if raw.numel() != len(x) * expected:
+        n = len(inputs)
+        if raw.numel() != n * expected:
             raise InputError(
-                f"network returned shape {tuple(raw.shape)} for {len(x)} rows: expected ({len(x)}, {expected}), "
+                f"network returned shape {tuple(raw.shape)} for {n} rows: expected ({n}, {expected}), "
                 f"a value for each of {self.players} players and {self.outputs} outputs"
             )
-        phi = raw.reshape(len(x), self.players, expected // self.players)
+        phi = raw.reshape(n, self.players, expected // self.players)
         if self.classes == "mirror":
             phi = torch.cat([-phi, phi], dim=2)
         elif self.classes == "zero-sum":

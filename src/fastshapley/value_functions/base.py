@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -42,8 +43,11 @@ class TableGame(BaseEstimator, ABC):
     """What the value functions of this package share beyond the protocol.
 
     ``scale`` and ``link`` say what the outputs are, ``cost`` how many rows the model is called with for one
-    evaluation; ``schema_`` and ``partition_`` are the columns and players that the game was fitted to.
+    evaluation, ``concurrent`` whether several threads may evaluate it at once; ``schema_`` and ``partition_`` are
+    the columns and players that the game was fitted to.
     """
+
+    concurrent: bool = False
 
     players: int
     outputs: int
@@ -75,7 +79,8 @@ class TableGame(BaseEstimator, ABC):
 class Problem:
     """What a value function of ours is fitted to: a model, encoded rows (n, columns), and the players.
 
-    ``recipe`` says how networks are trained; by default it is the default one.
+    ``recipe`` says how networks are trained; by default it is the default one. The model may be called with
+    ``evaluations`` more rows.
     """
 
     model: ModelFunction
@@ -84,6 +89,12 @@ class Problem:
     players: Partition
     link: Link = "identity"
     recipe: Recipe | None = None
+    evaluations: float = math.inf
+
+
+def cost(value_function: ValueFunction) -> int:
+    """How many rows the model, or a network in its place, is called with for one evaluation."""
+    return value_function.cost if isinstance(value_function, TableGame) else 1
 
 
 def null_values(value_function: ValueFunction, x: Tensor, numbers: Tensor | None = None) -> Tensor:

@@ -51,14 +51,15 @@ class Removal(TableGame, ABC):
         return apply_link(self.link, self._model(x))
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
-        shown = self.partition_.mask(s)
-        row = torch.arange(len(x), device=x.device).repeat_interleave(s.shape[1])
+        first, which = _distinct(s)  # a coalition that a row has twice is evaluated once
+        shown = self.partition_.mask(s).flatten(0, 1)[first]
+        row = torch.arange(len(x), device=x.device).repeat_interleave(s.shape[1])[first]
         chunk = max(1, _MEMORY // (8 * self.rows_.numel()))
         means = []
-        for show, number in zip(shown.flatten(0, 1).split(chunk), row.split(chunk), strict=True):
+        for show, number in zip(shown.split(chunk), row.split(chunk), strict=True):
             mixed = torch.where(show[:, None], x[number][:, None], self.rows_)
             means.append(self._model(mixed.flatten(0, 1)).unflatten(0, mixed.shape[:2]).mean(1))
-        return apply_link(self.link, torch.cat(means)).unflatten(0, s.shape[:2])
+        return apply_link(self.link, torch.cat(means))[which].unflatten(0, s.shape[:2])
 
     def _model(self, x: Tensor) -> Tensor:
         if self.model_ is None:
@@ -142,6 +143,22 @@ class Missing(Removal):
                 )
         gaps = torch.full_like(problem.x[:1], torch.nan)
         return self.assemble(model, gaps, problem.players, problem.link)
+
+
+def _distinct(s: Tensor) -> tuple[Tensor, Tensor]:
+    """Of coalitions (n, m, players), flattened: the first of each row's equal ones, and which of these each is."""
+    n, m, players = s.shape
+    bits = np.packbits(s.reshape(n * m, players).cpu().numpy(), axis=1)
+    bits = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))
+    keys = [*bits.view(np.uint64).T, np.arange(n * m) // m]
+    order = np.lexsort(keys)
+    new = np.zeros(n * m, dtype=bool)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= key[order[1:]] != key[order[:-1]]
+    which = np.empty(n * m, dtype=np.int64)
+    which[order] = new.cumsum() - 1
+    return torch.from_numpy(order[new]).to(s.device), torch.from_numpy(which).to(s.device)
 
 
 def _centre(values: Tensor, discrete: bool) -> Tensor:

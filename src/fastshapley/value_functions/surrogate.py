@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fastshapley.coalitions import sample_uniform_sizes
 from fastshapley.errors import InputError
-from fastshapley.models import ModelFunction, Scale
+from fastshapley.models import Scale
 from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
 from fastshapley.players import Partition
 from fastshapley.recipes import Layers, default
@@ -22,6 +22,7 @@ from fastshapley.value_functions.removal import Missing
 
 _CHUNK = 4096  # coalitions a forward pass: the activations stay in the cache
 _VALIDATION = 1 << 16  # coalitions that choose the best epoch
+_LABELS = 0.5  # of the time that is left, to call the model
 
 
 class Surrogate(TableGame):
@@ -38,6 +39,7 @@ class Surrogate(TableGame):
     """
 
     cost = 1
+    concurrent = True
 
     def __init__(
         self,
@@ -56,19 +58,16 @@ class Surrogate(TableGame):
         if self.network is not None and not isinstance(self.network, nn.Module):
             return Missing(self.network).fit(problem, run)
         model, x, players = problem.model, problem.x, problem.players
-        recipe = problem.recipe or default(len(x))
+        recipe = problem.recipe or default(len(x), len(players))
         layers = self.layers or recipe.surrogate_layers
         with run.isolated("surrogate weights"):
-            encoder = TableEncoder.fitted(x, model.schema.category_counts)
+            encoder = TableEncoder.fitted(x, model.schema.category_counts, recipe.tails)
             body = copy.deepcopy(self.network)
             if body is None:
                 inputs = len(encoder.columns) + len(players)
                 body = Perceptron(inputs, model.outputs, layers.count, layers.width, layers.activation)
         network = MaskedNetwork(encoder, players.owner, body).to(x.device)
-        y, y_val = (
-            _outputs(model, x, "outputs", run),
-            _outputs(model, problem.x_val, "validation outputs", run),
-        )
+        x, y, x_val, y_val = _labelled(problem, run)
         apply_link(problem.link, y)  # outputs that it does not fit are reported here, before training
         scale = "probability" if problem.link == "logit" and model.scale == "real" else model.scale
         self._assemble(network, scale, problem.link, model.schema, players, model.outputs)
@@ -79,7 +78,7 @@ class Surrogate(TableGame):
         self._check(x[:2])
         training = recipe.surrogate if self.training is None else self.training
         coalitions = self.coalitions or recipe.surrogate_coalitions
-        self._train(x, y, problem.x_val, y_val, training, coalitions, run)
+        self._train(x, y, x_val, y_val, training, coalitions, run)
         self.null = self._null(x)
         return self
 
@@ -189,11 +188,27 @@ class Surrogate(TableGame):
         return null[0, 0].double()
 
 
-def _outputs(model: ModelFunction, x: Tensor, name: str, run: Run) -> Tensor:
-    """The model's outputs, kept with the run's unfinished work: the model may be slow."""
-    saved: dict[str, Any] | None = run.checkpoint.load(name)
+def _labelled(problem: Problem, run: Run) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training and validation rows with the model's outputs: all of them, or as many as budgets allow.
+
+    The outputs are kept with the run's unfinished work: the model may be slow.
+    """
+    x, x_val = problem.x, problem.x_val
+    saved: dict[str, Any] | None = run.checkpoint.load("outputs")
     if saved is None:
-        saved = {"y": model(x).cpu()}
-        run.checkpoint.save(name, saved)
-    y: Tensor = saved["y"]
-    return y.to(x.device)
+        affordable = min(problem.evaluations, _LABELS * run.clock.left() / max(problem.model.pace, 1e-12))
+        share = min(1.0, affordable / (len(x) + len(x_val)))
+        generator = run.generator("labelled rows")
+        rows, rows_val = (_some(len(part), share, generator) for part in (x, x_val))
+        y, y_val = problem.model(x[rows]), problem.model(x_val[rows_val])
+        saved = {"rows": rows.cpu(), "y": y.cpu(), "rows_val": rows_val.cpu(), "y_val": y_val.cpu()}
+        run.checkpoint.save("outputs", saved)
+    rows, y, rows_val, y_val = (saved[name].to(x.device) for name in ("rows", "y", "rows_val", "y_val"))
+    return x[rows], y, x_val[rows_val], y_val
+
+
+def _some(rows: int, share: float, generator: torch.Generator) -> Tensor:
+    """The numbers of a random share of the rows; of all, in their order."""
+    if share >= 1:
+        return torch.arange(rows, device=generator.device)
+    return torch.randperm(rows, generator=generator, device=generator.device)[: max(1, int(share * rows))]

@@ -1,0 +1,242 @@
+"""Accuracy per second of training: the default recipe next to the paper's, on the paper's four tables.
+
+    FASTSHAPLEY_DATA=../shared/data python benchmarks/accuracy.py        (about an hour on two cores)
+
+writes docs/results/accuracy.json after every step, and goes on from there when it is started again. Both recipes
+explain the same surrogate game; distances are to exact values, or to converged ones where there are too many
+players, on the first 256 test rows, which no choice was made on. Seconds are those of the explainer alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastshapley import FastSHAP, metrics, recipes
+from fastshapley.checkpoints import write_atomically
+from fastshapley.datasets import Split
+from fastshapley.estimators import exact, kernel, permutation
+from fastshapley.fitting import build_network, fit_network
+from fastshapley.models import ModelFunction
+from fastshapley.objective import normalize
+from fastshapley.paper.tables import TABLES
+from fastshapley.recipes import Recipe
+from fastshapley.schema import Schema
+from fastshapley.training import Clock, Run, one_thread
+from fastshapley.value_functions import Problem, Surrogate
+from fastshapley.value_functions.base import total_values
+
+RESULT = Path(__file__).parent.parent / "docs" / "results" / "accuracy.json"
+ROWS, EXACT = 256, 16
+BUDGETS = (0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16)  # seconds
+ESTIMATORS = {
+    "kernel": partial(kernel, paired=False),
+    "kernel, paired": kernel,
+    "kernel, leverage": partial(kernel, sampling="leverage"),
+    "permutation": partial(permutation, antithetic=False),
+    "permutation, antithetic": permutation,
+}
+Array = NDArray[np.float64]
+
+
+@dataclass
+class Table:
+    """One table of the paper: its game, and the Shapley values of the test rows."""
+
+    name: str
+    data: Split
+    model: Any
+    x: Tensor
+    x_val: Tensor
+    x_test: Tensor
+    game: Surrogate
+    truth: Array
+
+
+def prepare(name: str, results: dict[str, Any]) -> Table:
+    """Train the model and the surrogate, also by the paper's schedule, and find the true values."""
+    experiment = TABLES[name]
+    data = experiment.load()
+    model = experiment.train(data)
+    schema = Schema.of(data.X_train)
+    x, x_val, x_test = (schema.encode(X) for X in (data.X_train, data.X_val, data.X_test[:ROWS]))
+    players = data.players.bind(schema.names)
+
+    def surrogate(recipe: Recipe) -> tuple[Surrogate, float]:
+        problem = Problem(ModelFunction(model, schema, x[:256]), x, x_val, players, "identity", recipe)
+        start = time.perf_counter()
+        with one_thread():
+            game = Surrogate().fit(problem, Run(0))
+        assert isinstance(game, Surrogate)
+        return game, time.perf_counter() - start
+
+    game, seconds = surrogate(recipes.default(len(x), len(players)))
+    if "surrogate" not in results:
+        other, other_seconds = surrogate(experiment.recipe)
+        results["surrogate"] = {
+            "default": {"loss": min(game.losses_), "seconds": seconds},
+            "paper recipe": {"loss": min(other.losses_), "seconds": other_seconds},
+            "printed": experiment.surrogate_loss,
+        }
+    if game.players <= EXACT:
+        truth = exact(game, x_test)
+    else:
+        truth = kernel(game, x_test, budget=1024 * game.players, sampling="leverage", random_state=1)
+    results["truth_error"] = float(np.sqrt(np.square(truth.stderr).sum((1, 2))).mean())
+    return Table(name, data, model, x, x_val, x_test, game, truth.values)
+
+
+def train(table: Table, recipe: Recipe, seed: int, budget: float | None = None) -> dict[str, float]:
+    """Train an explainer on the table's game and measure it."""
+    run = Run(seed, clock=Clock() if budget is None else Clock(budget))
+    game = table.game
+    start = time.perf_counter()
+    with one_thread():
+        network = build_network(table.x, game.schema_, game, None, recipe, run)
+        fit_network(
+            network,
+            game,
+            table.x,
+            table.x_val,
+            recipe,
+            run,
+            normalized=True,
+            penalty=0.0,
+            discrete=[column.discrete for column in game.schema_.columns],
+            owner=game.partition_.owner,
+        )
+    seconds = time.perf_counter() - start
+    with torch.no_grad():
+        phi = network(table.x_test).double()
+    values = normalize(phi, total_values(game, table.x_test)).numpy()
+    l2 = metrics.l2(values, table.truth)
+    return {
+        "l2": float(l2.mean()),
+        "l2_interval": metrics.interval(l2),
+        "relative_squared_error": metrics.relative_squared_error(values, table.truth),
+        "sign_agreement": metrics.sign_agreement(values, table.truth),
+        "seconds": seconds,
+    }
+
+
+def compare(table: Table, seed: int) -> dict[str, Any]:
+    """Both recipes, and the default one with less and less time until it does no better than the paper's."""
+    default = recipes.default(len(table.x), table.game.players)
+    found: dict[str, Any] = {
+        "default": train(table, default, seed),
+        "paper": train(table, recipes.paper(), seed),
+        "default with a time budget": [],
+    }
+    for budget in BUDGETS:
+        result = {"budget": budget, **train(table, default, seed, budget)}
+        found["default with a time budget"].append(result)
+        if result["l2"] <= found["paper"]["l2"]:
+            found["seconds_to_match"] = result["seconds"]
+            break
+    return found
+
+
+def sampling(table: Table, l2: float) -> dict[str, float | None]:
+    """How many evaluations each estimator needs to be as close as the explainer; None if more than were tried."""
+    players = table.game.players
+    budget = min(64 * players + 2, 1 << players) if players <= EXACT else 64 * players + 2
+    found: dict[str, float | None] = {}
+    for name, estimator in ESTIMATORS.items():
+        estimate = estimator(table.game, table.x_test, budget=budget, history=True, random_state=0)
+        errors = [float(metrics.l2(values, table.truth).mean()) for values in estimate.history]
+        needed = metrics.evaluations_to_match(estimate.budgets, np.array(errors), l2)
+        found[name] = float(needed) if np.isfinite(needed) else None
+    return {"tried": float(budget), **found}
+
+
+def other_games(table: Table) -> dict[str, Any]:
+    """The same table with the games that call the model itself."""
+    found = {}
+    X = table.data.X_test[:ROWS]
+    for kind in ("baseline", "marginal"):
+        start = time.perf_counter()
+        explainer = FastSHAP(
+            table.model, value_function=kind, players=table.data.players, random_state=0, progress=False
+        ).fit(table.data.X_train, table.data.X_val)
+        seconds = time.perf_counter() - start
+        if kind == "baseline":
+            truth = explainer.estimate(X, "exact")
+        else:
+            truth = explainer.estimate(X, "kernel", budget=1026, sampling="leverage", random_state=1)
+        l2 = metrics.l2(explainer.shap_values(X).reshape(truth.values.shape), truth.values)
+        found[kind] = {
+            "l2": float(l2.mean()),
+            "l2_interval": metrics.interval(l2),
+            "truth_error": float(np.sqrt(np.square(truth.stderr).sum((1, 2))).mean()),
+            "printed": TABLES[table.name].l2[kind],
+            "seconds": seconds,
+        }
+    return found
+
+
+def summary(results: dict[str, Any]) -> dict[str, Any]:
+    """The default recipe's figures as shares of the paper's, by table and as a geometric mean over tables."""
+    ratios: dict[str, dict[str, float]] = {"final l2": {}, "seconds to match": {}, "total seconds": {}}
+    for name, table in results.items():
+        runs = list(table.get("seeds", {}).values())
+        if not runs:
+            continue
+        for ratio, of in (
+            ("final l2", lambda run: run["default"]["l2"] / run["paper"]["l2"]),
+            ("seconds to match", lambda run: run.get("seconds_to_match", np.inf) / run["paper"]["seconds"]),
+            ("total seconds", lambda run: run["default"]["seconds"] / run["paper"]["seconds"]),
+        ):
+            ratios[ratio][name] = float(np.exp(np.mean([np.log(of(run)) for run in runs])))
+    for shares in ratios.values():
+        shares["geometric mean"] = float(np.exp(np.mean(np.log(list(shares.values())))))
+    return ratios
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=list(TABLES))
+    parser.add_argument("--output", type=Path, default=RESULT)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    everything: dict[str, Any] = {"command": "python benchmarks/accuracy.py", "tables": {}}
+    if options.output.exists():
+        everything = json.loads(options.output.read_text())
+    tables: dict[str, Any] = everything["tables"]
+
+    def keep() -> None:
+        everything["summary"] = summary(tables)
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(everything, indent=1) + "\n"
+        write_atomically(options.output, lambda path: Path(path).write_text(text))
+
+    prepared = {name: prepare(name, tables.setdefault(name, {})) for name in options.tables}
+    for seed in range(options.seeds):
+        for name, table in prepared.items():
+            seeds = tables[name].setdefault("seeds", {})
+            if str(seed) not in seeds:
+                seeds[str(seed)] = compare(table, seed)
+                keep()
+                print(name, seed, json.dumps(seeds[str(seed)]), flush=True)
+    for name, table in prepared.items():
+        l2 = float(np.mean([run["default"]["l2"] for run in tables[name]["seeds"].values()]))
+        tables[name]["printed_l2"] = TABLES[name].l2["surrogate"]
+        tables[name]["evaluations_to_match"] = sampling(table, l2)
+        if name == "marketing" and "other_games" not in tables[name]:
+            tables[name]["other_games"] = other_games(table)
+        keep()
+    print(json.dumps(everything["summary"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

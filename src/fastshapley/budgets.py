@@ -1,0 +1,58 @@
+"""A budget of evaluations, and how it is shared out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from fastshapley.errors import InputError
+from fastshapley.models import ModelFunction
+from fastshapley.recipes import Recipe
+from fastshapley.value_functions import Surrogate, TableGame, ValueFunction
+from fastshapley.value_functions.base import cost
+
+_TRAINING, _REPORT = 0.65, 0.15  # of the evaluations; the others choose the best epoch, or are nulls and grands
+_FEWEST = 1000  # evaluations of a game that teach anything at all
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many rows the user's model may be called with in all, None for as many as it takes.
+
+    Of a game of the user's own, which hides its model, it is how many coalitions may be evaluated.
+    """
+
+    evaluations: int | None
+    model: ModelFunction | None
+
+    def left(self) -> float:
+        if self.evaluations is None:
+            return math.inf
+        return max(0.0, self.evaluations - (self.model.evaluations if self.model is not None else 0))
+
+    def pays_for(self, game: ValueFunction) -> bool:
+        """Whether evaluating the game calls the model; a surrogate stands in for it."""
+        return not isinstance(game, Surrogate)
+
+    def for_report(self, game: ValueFunction) -> float:
+        """How many evaluations the report may take."""
+        if self.evaluations is None or not self.pays_for(game):
+            return math.inf
+        return self.left() if isinstance(game, TableGame) else _REPORT * self.evaluations
+
+    def bound(self, recipe: Recipe, game: ValueFunction) -> Recipe:
+        """The recipe with no more evaluations than are left."""
+        if self.evaluations is None or not self.pays_for(game):
+            return recipe
+        if recipe.targets is None:
+            raise InputError(
+                "evaluation_budget: this recipe draws fresh coalitions in every step, and has no end of them; "
+                "use recipe='default', or a time_budget"
+            )
+        if self.left() < _FEWEST * cost(game):
+            raise InputError(
+                f"evaluation_budget is {self.evaluations}, and {self.left():.0f} are left for a game that takes "
+                f"{cost(game)} for each coalition: at least {_FEWEST * cost(game)} are needed"
+            )
+        evaluations = int(min(recipe.targets.evaluations, _TRAINING * self.left()))
+        return replace(recipe, targets=replace(recipe.targets, evaluations=evaluations))

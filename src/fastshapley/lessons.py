@@ -1,0 +1,215 @@
+"""What an explainer learns from: rows with estimated values, or rows with coalitions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastshapley.coalitions import sample_kernel
+from fastshapley.estimators.kernel import leverage_values
+from fastshapley.mixing import mix_rows
+from fastshapley.objective import coalition_loss
+from fastshapley.recipes import Recipe, Targets
+from fastshapley.training import Run
+from fastshapley.value_functions.base import (
+    TableGame,
+    ValueFunction,
+    cost,
+    evaluate,
+    grand_values,
+    null_values,
+    total_values,
+)
+
+logger = logging.getLogger(__name__)
+
+_BLOCK = 1 << 18  # rows that the model or the surrogate is called with between two looks at the bar and the disk
+_PART = 4096  # rows whose grand values are asked for in one call
+_FEWEST = 512  # rows with targets below which an explainer learns more from few coalitions of many rows
+_LOOK = 1.0  # seconds of validation after which evaluations are dear, and the rows enough
+_SHARE = 0.4  # of the time that is left, to evaluate coalitions; the rest is for learning from them
+_THREADS = 8  # at most
+
+Loss = Callable[[Tensor, Tensor, torch.Generator], Tensor]  # of values, for rows by number
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Rows x (n, columns), grand minus null (n, outputs) of each, and the loss of values for some of them."""
+
+    x: Tensor
+    total: Tensor
+    loss: Loss
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Rows x with grand minus null, coalitions s (n, m, players) and v(s) - v(0) (n, m, outputs).
+
+    They choose the best epoch; ``pace`` is the seconds that one of their evaluations took.
+    """
+
+    x: Tensor
+    total: Tensor
+    s: Tensor
+    worth: Tensor
+    pace: float
+
+
+def prepare_examination(value_function: ValueFunction, x: Tensor, recipe: Recipe, run: Run) -> Examination:
+    """Evaluate coalitions of some of the rows ``x``; of fewer where evaluations are dear."""
+    generator = run.generator("explainer validation")
+    x = x[torch.randperm(len(x), generator=generator, device=x.device)[: _most_rows(value_function, recipe)]]
+    saved: dict[str, Any] | None = run.checkpoint.load("examination")
+    if saved is None:
+        start, parts, done = time.monotonic(), [], 0
+        while done < len(x) and not (recipe.targets and done and time.monotonic() - start > _LOOK):
+            part = x[done : 2 * done + 16]
+            parts.append(_draw(value_function, part, recipe.validation_coalitions, generator, paired=True))
+            done += len(part)
+        total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
+        pace = (time.monotonic() - start) / s[..., 0].numel()
+        saved = {"total": total, "s": s, "worth": worth, "pace": pace}
+        run.checkpoint.save("examination", saved)
+    total, s, worth = (saved[name].to(x.device) for name in ("total", "s", "worth"))
+    return Examination(x[: len(s)], total, s, worth, saved["pace"])
+
+
+def prepare_lesson(
+    value_function: ValueFunction,
+    x: Tensor,
+    scale: Tensor,
+    pace: float,
+    recipe: Recipe,
+    run: Run,
+    discrete: Sequence[bool],
+    owner: Sequence[int],
+) -> Lesson:
+    """Rows to learn from, in units of ``scale``: by targets where they are affordable, else by the paper's loss."""
+
+    def paper_loss(phi: Tensor, s: Tensor, worth: Tensor, generator: torch.Generator) -> Tensor:
+        if recipe.outputs_per_step is not None and recipe.outputs_per_step < phi.shape[2]:
+            order = torch.randperm(phi.shape[2], generator=generator, device=generator.device)
+            pick = order[: recipe.outputs_per_step]
+            phi, worth = phi[..., pick], worth[..., pick]
+        return coalition_loss(phi, s, worth)
+
+    def draw(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        total, s, worth = _draw(value_function, x, recipe.coalitions, generator, paired=recipe.paired)
+        return (total / scale).float(), s, (worth / scale).float()
+
+    def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        values, total = leverage_values(value_function, x, coalitions // 2, generator)
+        return (total / scale).float(), (values / scale).float()
+
+    if recipe.targets is None:
+        total = torch.cat([total_values(value_function, part) for part in x.split(_PART)])
+        return Lesson(x, (total / scale).float(), lambda phi, rows, g: paper_loss(phi, *draw(x[rows], g)[1:], g))
+    rows, coalitions, by_targets = _plan(value_function, recipe.targets, recipe.coalitions, pace, run)
+    x = _rows(x, rows, recipe.targets, run, discrete, owner)
+    blocks = x.split(max(1, _BLOCK // (coalitions * cost(value_function))))
+    if by_targets:
+        total, targets = _evaluate(value_function, blocks, run, estimate)
+        return Lesson(x, total, lambda phi, rows, g: (phi - targets[rows]).square().mean())
+    logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), coalitions)
+    total, s, worth = _evaluate(value_function, blocks, run, draw)
+    return Lesson(x, total, lambda phi, rows, g: paper_loss(phi, s[rows], worth[rows], g))
+
+
+def _most_rows(value_function: ValueFunction, recipe: Recipe) -> int:
+    """With a budget of evaluations, validation takes a tenth of it at most."""
+    if recipe.targets is None:
+        return recipe.validation_rows
+    affordable = recipe.targets.evaluations // (10 * cost(value_function) * recipe.validation_coalitions)
+    return min(recipe.validation_rows, max(1, affordable))
+
+
+def _draw(
+    value_function: ValueFunction, x: Tensor, coalitions: int, generator: torch.Generator, *, paired: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Grand minus null, fresh coalitions s from the Shapley kernel, (n, m, players), and v(x, s) - v(x, 0)."""
+    s = sample_kernel(len(x), coalitions, value_function.players, generator, paired=paired)
+    null = null_values(value_function, x)
+    return grand_values(value_function, x) - null, s, evaluate(value_function, x, s) - null[:, None]
+
+
+def _plan(
+    value_function: ValueFunction, options: Targets, few: int, pace: float, run: Run
+) -> tuple[int, int, bool]:
+    """For how many rows to evaluate how many coalitions each: enough for targets, True, or ``few`` of more rows."""
+    saved: dict[str, Any] | None = run.checkpoint.load("plan")
+    if saved is None:
+        affordable = options.evaluations // cost(value_function)
+        seconds = min(options.seconds, _SHARE * run.clock.left())
+        affordable = max(1, int(min(affordable, _threads(value_function) * seconds / max(pace, 1e-12))))
+        enough = min(2 * (options.coalitions * value_function.players // 2), 1 << value_function.players)
+        by_targets = affordable // enough >= _FEWEST
+        coalitions = enough if by_targets else few
+        rows = max(1, affordable // coalitions)
+        saved = {"rows": rows, "coalitions": coalitions, "targets": by_targets}
+        run.checkpoint.save("plan", saved)
+    return saved["rows"], saved["coalitions"], saved["targets"]
+
+
+def _rows(
+    x: Tensor, affordable: int, options: Targets, run: Run, discrete: Sequence[bool], owner: Sequence[int]
+) -> Tensor:
+    """As many rows as are affordable: fewer than there are, or more, mixed from them."""
+    generator = run.generator("rows")
+    if affordable < len(x):
+        return x[torch.randperm(len(x), generator=generator, device=x.device)[:affordable]]
+    more = min(affordable, options.rows) - len(x)
+    return torch.cat([x, mix_rows(x, more, discrete, generator, owner)]) if more > 0 else x
+
+
+def _evaluate(
+    value_function: ValueFunction,
+    blocks: Sequence[Tensor],
+    run: Run,
+    compute: Callable[[Tensor, torch.Generator], tuple[Tensor, ...]],
+) -> tuple[Tensor, ...]:
+    """Apply ``compute`` to blocks of rows, each with a seed and a checkpoint of its own, on several threads."""
+
+    def one(number: int) -> list[Tensor]:
+        name = f"coalitions {number}"
+        saved = run.checkpoint.load(name)
+        if saved is None:
+            saved = {"parts": [part.cpu() for part in compute(blocks[number], run.generator(name))]}
+            run.checkpoint.save(name, saved)
+        return [part.to(blocks[number].device) for part in saved["parts"]]
+
+    parts = []
+    bar = run.bar(sum(map(len, blocks)), "coalitions", "row")
+    for number, part in enumerate(_each(one, len(blocks), _threads(value_function))):
+        parts.append(part)
+        bar.update(len(blocks[number]))
+    bar.close()
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> Iterator[list[Tensor]]:
+    """``compute`` of each number below ``count``, in order."""
+    if threads == 1:
+        yield from map(compute, range(count))
+        return
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(compute, range(count))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _threads(value_function: ValueFunction) -> int:
+    """A network of ours is evaluated on every processor; a model of the user's is called by one thread."""
+    if not (isinstance(value_function, TableGame) and value_function.concurrent):
+        return 1
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_THREADS, available)
