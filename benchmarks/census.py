@@ -13,43 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lightgbm
 import numpy as np
 import torch
 
 from fastshapley import FastSHAP, metrics
 from fastshapley.datasets import Split, load_census
+from fastshapley.paper.tables import boosted_trees
 from fastshapley.value_functions import Surrogate
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "census.json"
 PAPER = {"l2": 0.0229, "l2_interval": 0.0025, "l1": 0.0863, "surrogate_loss": 0.392}
 TEST_ROWS = 256
-
-
-def train_model(data: Split) -> Any:
-    """The paper's LightGBM model, as a function from rows to the probabilities of both classes."""
-    settings = {
-        "objective": "binary",
-        "learning_rate": 0.05,
-        "num_leaves": 10,
-        "max_bin": 512,
-        "min_data": 100,
-        "verbose": -1,
-        "num_threads": 1,
-    }
-    booster = lightgbm.train(
-        settings,
-        lightgbm.Dataset(data.X_train, data.y_train),
-        10_000,
-        [lightgbm.Dataset(data.X_val, data.y_val)],
-        callbacks=[lightgbm.early_stopping(50, verbose=False)],
-    )
-
-    def predict(rows: Any) -> Any:
-        positive = np.asarray(booster.predict(rows, num_threads=1))
-        return np.stack([1 - positive, positive], axis=1)
-
-    return predict
 
 
 def accuracy(data: Split, model: Any, recipe: Any, seed: int) -> tuple[FastSHAP, dict[str, Any]]:
@@ -108,7 +82,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = load_census()
-    model = train_model(data)
+    model = boosted_trees(data)
     results: dict[str, Any] = {"command": "python benchmarks/census.py", "paper": PAPER, "test_rows": TEST_ROWS}
     for recipe in ("paper", "default"):
         name = f"recipe={recipe}"

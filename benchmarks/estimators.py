@@ -21,8 +21,6 @@ import numpy as np
 import shap
 import shapiq
 import torch
-import xgboost
-from census import train_model
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -33,6 +31,7 @@ from fastshapley.datasets import Split, load_bankruptcy, load_census
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.metrics import evaluations_to_match as match
 from fastshapley.models import ModelFunction
+from fastshapley.paper.tables import boosted_trees, deep_trees
 from fastshapley.schema import Schema
 from fastshapley.training import Run, one_thread
 from fastshapley.value_functions import Problem, Surrogate
@@ -110,7 +109,7 @@ def surrogate(data: Split, model: Any, rows: int) -> tuple[Surrogate, Tensor]:
 
 def census() -> dict[str, Any]:
     data = load_census()
-    surrogate_game, x = surrogate(data, train_model(data), ROWS)
+    surrogate_game, x = surrogate(data, boosted_trees(data), ROWS)
     start = time.perf_counter()
     truth = exact(surrogate_game, x).values
     exact_seconds = time.perf_counter() - start
@@ -183,8 +182,7 @@ def distance(l2: Array) -> dict[str, float]:
 
 def bankruptcy() -> dict[str, Any]:
     data = load_bankruptcy()
-    model = xgboost.XGBClassifier(max_depth=6, n_estimators=25, n_jobs=1).fit(data.X_train, data.y_train)
-    game, x = surrogate(data, model.predict_proba, LARGE_ROWS)
+    game, x = surrogate(data, deep_trees(data), LARGE_ROWS)
     truth = kernel(game, x, budget=LARGE_TRUTH, sampling="leverage", random_state=SEEDS)
     doubt = float(np.sqrt(np.square(truth.stderr).sum((1, 2))).mean())
     errors, curves = {}, {}

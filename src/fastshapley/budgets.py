@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from fastshapley.errors import InputError
 from fastshapley.models import ModelFunction
 from fastshapley.recipes import Recipe
@@ -12,7 +14,17 @@ from fastshapley.value_functions import Surrogate, TableGame, ValueFunction
 from fastshapley.value_functions.base import cost
 
 _TRAINING, _REPORT = 0.65, 0.15  # of the evaluations; the others choose the best epoch, or are nulls and grands
+_LABELS = 20  # outputs of the model, for a surrogate
 _FEWEST = 1000  # evaluations of a game that teach anything at all
+
+
+def check_budget(evaluations: float | None, trial: int) -> None:
+    """Whether a budget does for trying the model out with ``trial`` rows, and for learning anything."""
+    if evaluations is not None and evaluations < trial + _LABELS:
+        raise InputError(
+            f"evaluation_budget is {evaluations}: at least {trial + _LABELS} are needed to try the model out, to "
+            "learn from it and to measure the error"
+        )
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,10 @@ class Budget:
         if self.evaluations is None:
             return math.inf
         return max(0.0, self.evaluations - (self.model.evaluations if self.model is not None else 0))
+
+    def reserve(self, x: Tensor) -> int:
+        """How many of the rows ``x`` to leave evaluations for: a quarter of them at most."""
+        return int(min(len(x), self.left() / 4))
 
     def pays_for(self, game: ValueFunction) -> bool:
         """Whether evaluating the game calls the model; a surrogate stands in for it."""

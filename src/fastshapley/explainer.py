@@ -7,7 +7,6 @@ import logging
 import math
 import os
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -19,24 +18,22 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from fastshapley import persistence, recipes
-from fastshapley.budgets import Budget
+from fastshapley.budgets import Budget, check_budget
 from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explanations import explanation, squeeze
 from fastshapley.fitting import build_network, fit_network
-from fastshapley.metrics import r2
 from fastshapley.models import PROBE, ModelFunction
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.players import Features, Groups, Partition
 from fastshapley.recipes import Recipe
-from fastshapley.report import ROWS, Report, measure, true_values
+from fastshapley.report import ROWS, Report, measure_network
 from fastshapley.schema import Schema, Table
-from fastshapley.training import Clock, Run, one_thread
+from fastshapley.training import Clock, Run, one_thread, seed_of
 from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame, ValueFunction
-from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
-from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions.base import Link, grand_values, null_values
 
 logger = logging.getLogger(__name__)
 
@@ -128,11 +125,7 @@ class FastSHAP(BaseEstimator):
         for argument, rows in (("X", x), ("X_val", x_val)):
             if rows is not None and len(rows) == 0:
                 raise InputError(f"{argument} has no rows")
-        if self.evaluation_budget is not None and self.evaluation_budget < (least := _least(len(x))):
-            raise InputError(
-                f"evaluation_budget is {self.evaluation_budget}: at least {least} are needed to try the model, "
-                "to learn from it and to measure the error"
-            )
+        check_budget(self.evaluation_budget, min(PROBE, len(x)))
         model = None if self.model is None else ModelFunction(self.model, schema, x[:PROBE])
         partition = self._partition(schema)
         run = replace(self._start(schema, x, x_val, model, checkpoint), clock=clock)
@@ -146,7 +139,9 @@ class FastSHAP(BaseEstimator):
             if not _is_fitted(given):
                 assert model is not None  # checked with the parameters
                 new: TableGame = _NAMED[given]() if isinstance(given, str) else clone(given)
-                problem = Problem(model, x, x_val, partition, self.link, recipe, budget.left() - len(x_report))
+                problem = Problem(
+                    model, x, x_val, partition, self.link, recipe, budget.left() - budget.reserve(x_report)
+                )
                 game = new.fit(problem, run.within(_SURROGATE))
             recipe = budget.bound(recipe, game)
             network = build_network(x, schema, game, self.network, recipe, run)
@@ -163,7 +158,17 @@ class FastSHAP(BaseEstimator):
                 owner=partition.owner,
             )
             self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
-            self.report_ = self._measure(model, x_report, run, pace, budget, held_out=held_out)
+            self.report_ = measure_network(
+                network,
+                game,
+                model,
+                x_report,
+                run,
+                pace,
+                budget,
+                normalized=self.normalize != "never",
+                held_out=held_out,
+            )
         if model is not None:
             logger.info("the model was called with %d rows in all", model.evaluations)
         return self
@@ -262,7 +267,7 @@ class FastSHAP(BaseEstimator):
     ) -> Run:
         """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings."""
         store = Checkpoint(checkpoint)
-        seed = _seed(self.random_state)
+        seed = seed_of(self.random_state)
         if checkpoint is not None:
             settings = {
                 name: stable_text(value)
@@ -330,35 +335,6 @@ class FastSHAP(BaseEstimator):
             base.append(null)
         return torch.cat(values), torch.cat(base)
 
-    def _measure(
-        self, model: ModelFunction | None, x: Tensor, run: Run, pace: float, budget: Budget, *, held_out: bool
-    ) -> Report | None:
-        """The report on the rows ``x``, or on as many as can be afforded."""
-        game = self.value_function_
-        calls = budget.for_report(game)
-        found = true_values(game, x, run.seed, calls=calls, pace=pace, seconds=run.clock.left())
-        if found is None:
-            logger.warning("no report: time_budget or evaluation_budget leaves nothing to measure the error with")
-            return None
-        rows, truth, how = found
-        with torch.no_grad():
-            phi = self.network_(rows).double().cpu().numpy()
-        total = truth.values.sum(1)  # the estimates sum to grand minus null
-        if self.normalize_ != "never" or game.players == 1:
-            phi = normalize(torch.from_numpy(phi), torch.from_numpy(total)).numpy()
-        fidelity = None
-        if isinstance(game, Removal) and game.model_ is model:
-            fidelity = 1.0  # the game is the model
-        elif model is not None and model.outputs == game.outputs and budget.left() >= len(rows):
-            y = apply_link(game.link if isinstance(game, TableGame) else "identity", model(rows))
-            fidelity = r2((total + null_values(game, rows).cpu().numpy()), y.cpu().numpy())
-        return measure(phi, truth, how, fidelity=fidelity, held_out=held_out)
-
-
-def _least(rows: int) -> int:
-    """Calls of the model below which nothing can be learnt from so many rows."""
-    return min(PROBE, rows) + min(ROWS, rows) + 100
-
 
 def _is_fitted(value_function: Any) -> bool:
     if isinstance(value_function, type):
@@ -377,15 +353,3 @@ def _hold_out(x: Tensor, run: Run, share: float = _HELD_OUT, most: float = math.
     order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
     held = min(int(share * len(x)), int(min(most, len(x))))
     return (x[order[held:]], x[order[:held]]) if held else (x, x)
-
-
-def _seed(random_state: Any) -> int:
-    if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31))
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31))
-    if not isinstance(random_state, Integral):
-        raise ValueError(f"random_state is {random_state!r}: use a whole number, a numpy generator or None")
-    return int(random_state)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastshapley import metrics
+from fastshapley.budgets import Budget
 from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
-from fastshapley.value_functions.base import ValueFunction, cost
+from fastshapley.metrics import r2
+from fastshapley.models import ModelFunction
+from fastshapley.objective import normalize
+from fastshapley.training import Run
+from fastshapley.value_functions.base import TableGame, ValueFunction, apply_link, cost, null_values
+from fastshapley.value_functions.removal import Removal
+
+logger = logging.getLogger(__name__)
 
 ROWS = 128  # at most
 _EVALUATIONS = 2_000_000  # of the user's model or of the surrogate, spent on the truth
@@ -66,6 +76,42 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return asdict(self)
+
+
+def measure_network(
+    network: nn.Module,
+    game: ValueFunction,
+    model: ModelFunction | None,
+    x: Tensor,
+    run: Run,
+    pace: float,
+    budget: Budget,
+    *,
+    normalized: bool,
+    held_out: bool,
+) -> Report | None:
+    """The report on an explainer's network for the rows ``x``, or for as many as can be afforded.
+
+    ``pace`` is the seconds that an evaluation of the game takes.
+    """
+    calls, seconds = budget.for_report(game), run.clock.left()
+    found = true_values(game, x, run.seed, calls=calls, pace=pace, seconds=seconds)
+    if found is None:
+        logger.warning("no report: time_budget or evaluation_budget leaves nothing to measure the error with")
+        return None
+    rows, truth, how = found
+    with torch.no_grad():
+        phi: Tensor = network(rows).double().cpu()
+    total = torch.from_numpy(truth.values.sum(1))  # the estimates sum to grand minus null
+    if normalized or game.players == 1:
+        phi = normalize(phi, total)
+    fidelity = None
+    if isinstance(game, Removal) and game.model_ is model:
+        fidelity = 1.0  # the game is the model
+    elif model is not None and model.outputs == game.outputs and budget.left() >= len(rows):
+        y = apply_link(game.link if isinstance(game, TableGame) else "identity", model(rows))
+        fidelity = r2((total + null_values(game, rows).cpu()).numpy(), y.cpu().numpy())
+    return measure(phi.numpy(), truth, how, fidelity=fidelity, held_out=held_out)
 
 
 def measure(

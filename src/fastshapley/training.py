@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -123,6 +125,19 @@ class Run:
 
     def _seed(self, phase: str) -> int:
         return int(fingerprint(self.seed, phase)[:15], 16)
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed from what scikit-learn takes for one; a new one for None."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    if not isinstance(random_state, Integral):
+        raise ValueError(f"random_state is {random_state!r}: use a whole number, a numpy generator or None")
+    return int(random_state)
 
 
 @contextmanager
