@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -208,6 +209,25 @@ def _share(ours: list[float], theirs: list[float]) -> float:
     return float(np.exp(np.mean(np.log(ours) - np.log(theirs))))
 
 
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Error against seconds of training, a panel a table: the default recipe by time budget, and the paper's."""
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    panels = figure.subplots(1, len(results), squeeze=False)[0]
+    for panel, (name, table) in zip(panels, results.items(), strict=True):
+        for run in table["seeds"].values():
+            curve = [*run["default with a time budget"], run["default"]]
+            seconds, errors = ([point[key] for point in curve] for key in ("seconds", "l2"))
+            panel.plot(seconds, errors, ".-", color="tab:blue", alpha=0.7)
+            panel.plot(run["paper"]["seconds"], run["paper"]["l2"], "s", color="tab:red", alpha=0.7)
+        panel.set(xscale="log", yscale="log", title=name, xlabel="seconds of training")
+        panel.grid(alpha=0.3, which="both")
+    panels[0].set_ylabel("l2 to the true values")
+    panels[0].plot([], [], ".-", color="tab:blue", label="default recipe")
+    panels[0].plot([], [], "s", color="tab:red", label='recipe="paper"')
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
@@ -245,6 +265,7 @@ def main() -> None:
         if name == "marketing" and "other_games" not in tables[name]:
             tables[name]["other_games"] = other_games(table)
         keep()
+    draw(tables, options.output.with_suffix(".png"))
     print(json.dumps(everything["summary"], indent=1))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,13 +117,14 @@ def prepare_lesson(
         return Lesson(x, (total / scale).float(), lambda phi, rows, g: paper_loss(phi, *draw(x[rows], g)[1:], g))
     rows, coalitions, by_targets = _plan(value_function, recipe.targets, recipe.coalitions, pace, run)
     x = _rows(x, rows, recipe.targets, run, discrete, owner)
-    blocks = x.split(max(1, _BLOCK // (coalitions * cost(value_function))))
+    calls = _BLOCK if run.clock.seconds == math.inf else _BLOCK // 8  # time is looked at between blocks
+    blocks = x.split(max(1, calls // (coalitions * cost(value_function))))
     if by_targets:
         total, targets = _evaluate(value_function, blocks, run, estimate)
-        return Lesson(x, total, lambda phi, rows, g: (phi - targets[rows]).square().mean())
+        return Lesson(x[: len(total)], total, lambda phi, rows, g: (phi - targets[rows]).square().mean())
     logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), coalitions)
     total, s, worth = _evaluate(value_function, blocks, run, draw)
-    return Lesson(x, total, lambda phi, rows, g: paper_loss(phi, s[rows], worth[rows], g))
+    return Lesson(x[: len(total)], total, lambda phi, rows, g: paper_loss(phi, s[rows], worth[rows], g))
 
 
 def _most_rows(value_function: ValueFunction, recipe: Recipe) -> int:
@@ -176,7 +179,10 @@ def _evaluate(
     run: Run,
     compute: Callable[[Tensor, torch.Generator], tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:
-    """Apply ``compute`` to blocks of rows, each with a seed and a checkpoint of its own, on several threads."""
+    """Apply ``compute`` to blocks of rows, each with a seed and a checkpoint of its own, on several threads.
+
+    The plan is to take a share of the run's time for it; what has not been done by then is left out.
+    """
 
     def one(number: int) -> list[Tensor]:
         name = f"coalitions {number}"
@@ -187,15 +193,19 @@ def _evaluate(
         return [part.to(blocks[number].device) for part in saved["parts"]]
 
     parts = []
+    clock = run.within(_SHARE).clock
     bar = run.bar(sum(map(len, blocks)), "coalitions", "row")
-    for number, part in enumerate(_each(one, len(blocks), _threads(value_function))):
-        parts.append(part)
-        bar.update(len(blocks[number]))
+    with closing(_each(one, len(blocks), _threads(value_function))) as results:
+        for number, part in enumerate(results):
+            parts.append(part)
+            bar.update(len(blocks[number]))
+            if not clock.left():
+                break
     bar.close()
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
-def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> Iterator[list[Tensor]]:
+def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> Generator[list[Tensor], None, None]:
     """``compute`` of each number below ``count``, in order."""
     if threads == 1:
         yield from map(compute, range(count))
