@@ -4,7 +4,8 @@
 
 writes docs/results/accuracy.json after every step, and goes on from there when it is started again. Both recipes
 explain the same surrogate game; distances are to exact values, or to converged ones where there are too many
-players, on the first 256 test rows, which no choice was made on. Seconds are those of the explainer alone.
+players, on the first 256 test rows, which no choice was made on. Seconds are those of the explainer alone. The paper's recipe is `recipe="paper"` on
+every table; its authors took a third layer on marketing and news, and a rate of .001 on bankruptcy.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from fastshapley.value_functions.base import total_values
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "accuracy.json"
 ROWS, EXACT = 256, 16
 BUDGETS = (0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16)  # seconds
+LESS_TIME = "default with a time budget"
 ESTIMATORS: dict[str, Callable[..., Estimate]] = {
     "kernel": partial(kernel, paired=False),
     "kernel, paired": kernel,
@@ -131,21 +133,13 @@ def train(table: Table, recipe: Recipe, seed: int, budget: float | None = None) 
     }
 
 
-def compare(table: Table, seed: int) -> dict[str, Any]:
-    """Both recipes, and the default one with less and less time until it does no better than the paper's."""
-    default = recipes.default(len(table.x), table.game.players)
-    found: dict[str, Any] = {
-        "default": train(table, default, seed),
-        "paper": train(table, recipes.paper(), seed),
-        "default with a time budget": [],
-    }
+def with_less_time(table: Table, recipe: Recipe, seed: int, l2: float) -> list[dict[str, float]]:
+    """The recipe with more and more time, until it is as close as ``l2``."""
+    found: list[dict[str, float]] = []
     for budget in BUDGETS:
-        result = {"budget": budget, **train(table, default, seed, budget)}
-        found["default with a time budget"].append(result)
-        if result["l2"] <= found["paper"]["l2"]:
+        found.append({"budget": budget, **train(table, recipe, seed, budget)})
+        if found[-1]["l2"] <= l2:
             break
-    matched = result["l2"] <= found["paper"]["l2"]
-    found["seconds_to_match"] = result["seconds"] if matched else found["default"]["seconds"]
     return found
 
 
@@ -191,15 +185,15 @@ def summary(results: dict[str, Any]) -> dict[str, Any]:
     """The default recipe's figures as shares of the paper's, by table and as a geometric mean over tables."""
     ratios: dict[str, dict[str, float]] = {"final l2": {}, "seconds to match": {}, "total seconds": {}}
     for name, table in results.items():
-        runs = list(table.get("seeds", {}).values())
+        runs = [run for run in table.get("seeds", {}).values() if LESS_TIME in run]
         if not runs:
             continue
         ours, papers = ([run[recipe] for run in runs] for recipe in ("default", "paper"))
         seconds = [run["seconds"] for run in papers]
         ratios["final l2"][name] = _share([run["l2"] for run in ours], [run["l2"] for run in papers])
-        ratios["seconds to match"][name] = _share([run["seconds_to_match"] for run in runs], seconds)
+        ratios["seconds to match"][name] = _share([run[LESS_TIME][-1]["seconds"] for run in runs], seconds)
         ratios["total seconds"][name] = _share([run["seconds"] for run in ours], seconds)
-    for shares in ratios.values():
+    for shares in filter(None, ratios.values()):
         shares["geometric mean"] = _share(list(shares.values()), [1.0] * len(shares))
     return ratios
 
@@ -215,7 +209,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     panels = figure.subplots(1, len(results), squeeze=False)[0]
     for panel, (name, table) in zip(panels, results.items(), strict=True):
         for run in table["seeds"].values():
-            curve = [*run["default with a time budget"], run["default"]]
+            curve = [*run[LESS_TIME], run["default"]]
             seconds, errors = ([point[key] for point in curve] for key in ("seconds", "l2"))
             panel.plot(seconds, errors, ".-", color="tab:blue", alpha=0.7)
             panel.plot(run["paper"]["seconds"], run["paper"]["l2"], "s", color="tab:red", alpha=0.7)
@@ -253,11 +247,17 @@ def main() -> None:
     prepared = {name: prepare(name, tables.setdefault(name, {})) for name in options.tables}
     for seed in range(options.seeds):
         for name, table in prepared.items():
-            seeds = tables[name].setdefault("seeds", {})
-            if str(seed) not in seeds:
-                seeds[str(seed)] = compare(table, seed)
-                keep()
-                print(name, seed, json.dumps(seeds[str(seed)]), flush=True)
+            found = tables[name].setdefault("seeds", {}).setdefault(str(seed), {})
+            default = recipes.default(len(table.x), table.game.players)
+            for key, run in (
+                ("paper", partial(train, table, recipes.paper(), seed)),
+                ("default", partial(train, table, default, seed)),
+                (LESS_TIME, lambda: with_less_time(table, default, seed, found["paper"]["l2"])),  # noqa: B023
+            ):
+                if key not in found:
+                    found[key] = run()
+                    keep()
+                    print(name, seed, key, found[key], flush=True)
     for name, table in prepared.items():
         l2 = float(np.mean([run["default"]["l2"] for run in tables[name]["seeds"].values()]))
         tables[name]["printed_l2"] = TABLES[name].l2["surrogate"]

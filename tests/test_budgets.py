@@ -37,7 +37,7 @@ def evaluations(budget: Budget, game: Any) -> int:
 
 def test_without_a_budget_there_is_no_end() -> None:
     game, model = game_of(Baseline())
-    budget = Budget(None, model)
+    budget = Budget(None, ((model, 0),))
     assert budget.left() == math.inf
     assert budget.for_report(game) == math.inf
     assert budget.bound(WASTEFUL, game) is WASTEFUL
@@ -46,31 +46,31 @@ def test_without_a_budget_there_is_no_end() -> None:
 
 def test_what_the_model_was_called_with_is_gone() -> None:
     game, model = game_of(Baseline())
-    budget = Budget(5000, model)
+    budget = Budget(5000, ((model, 0),))
     assert budget.left() == 5000 - 20 - 1  # the trial and the baseline itself
     game(game.schema_.encode(X), torch.ones(60, 1, 4, dtype=torch.bool))
     assert budget.left() == 5000 - 20 - 1 - 60
-    assert Budget(50, model).left() == 0
+    assert Budget(50, ((model, 0),)).left() == 0
 
 
 @pytest.mark.parametrize("kind", [Baseline(), Marginal(3)], ids=["baseline", "marginal"])
 def test_learning_and_the_report_share_what_is_left(kind: Any) -> None:
     game, model = game_of(kind)
-    budget = Budget(10_000, model)
+    budget = Budget(10_000, ((model, 0),))
     left = budget.left()
     assert 0.5 * left < evaluations(budget, game) < 0.9 * left
     assert budget.for_report(game) == left
-    assert evaluations(Budget(10**12, model), game) == 10**9  # no more than the recipe asks for
+    assert evaluations(Budget(10**12, ((model, 0),)), game) == 10**9  # no more than the recipe asks for
 
 
 def test_a_budget_without_end() -> None:
     game, model = game_of(Baseline())
-    assert evaluations(Budget(math.inf, model), game) == 10**9  # type: ignore[arg-type]
+    assert evaluations(Budget(math.inf, ((model, 0),)), game) == 10**9  # type: ignore[arg-type]
 
 
 def test_a_surrogate_costs_nothing_once_it_is_there() -> None:
     game, model = game_of(Surrogate(training=()))
-    budget = Budget(50, model)
+    budget = Budget(50, ((model, 0),))
     assert not budget.pays_for(game)
     assert budget.bound(WASTEFUL, game) is WASTEFUL
     assert budget.for_report(game) == math.inf
@@ -79,7 +79,7 @@ def test_a_surrogate_costs_nothing_once_it_is_there() -> None:
 
 def test_a_game_of_the_users_pays_by_the_coalition() -> None:
     game = Additive(4)
-    budget = Budget(10_000, None)
+    budget = Budget(10_000)
     assert budget.pays_for(game)
     assert budget.left() == 10_000
     learning = evaluations(budget, game)
@@ -91,15 +91,15 @@ def test_a_game_of_the_users_pays_by_the_coalition() -> None:
 def test_the_fewest_evaluations(kind: Any, cost: int) -> None:
     game, model = game_of(kind)
     gone = model.evaluations
-    assert evaluations(Budget(1000 * cost + gone, model), game) > 0
+    assert evaluations(Budget(1000 * cost + gone, ((model, 0),)), game) > 0
     message = f"evaluation_budget is {1000 * cost + gone - 1}, .* at least {1000 * cost} are needed"
     with pytest.raises(InputError, match=message):
-        Budget(1000 * cost + gone - 1, model).bound(WASTEFUL, game)
+        Budget(1000 * cost + gone - 1, ((model, 0),)).bound(WASTEFUL, game)
     with pytest.raises(InputError, match=r"evaluation_budget is 999"):
-        Budget(999, None).bound(WASTEFUL, Additive(4))
+        Budget(999).bound(WASTEFUL, Additive(4))
 
 
 def test_a_recipe_without_end_is_refused() -> None:
     game, model = game_of(Baseline())
     with pytest.raises(InputError, match=r"evaluation_budget: .*fresh coalitions.* or a time_budget"):
-        Budget(10**6, model).bound(replace(QUICK, targets=None), game)
+        Budget(10**6, ((model, 0),)).bound(replace(QUICK, targets=None), game)

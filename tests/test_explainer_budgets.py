@@ -31,6 +31,10 @@ def f(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sin(rows[:, 0]) * rows[:, 1] + np.tanh(rows[:, 2] + rows[:, 3])
 
 
+def f_of_one(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sin(rows[:, 0])
+
+
 def _processors(count: int, process: int) -> set[int]:
     return set(range(count))
 
@@ -101,6 +105,19 @@ class TestEvaluations:
         fitted = explainer(model, value_function=game, recipe=WASTEFUL, evaluation_budget=budget).fit(X)
         assert game.calls <= budget
         assert np.isfinite(fitted.shap_values(X[:20])).all()
+
+    def test_the_model_of_a_fitted_game_counts(self) -> None:
+        X = numbers(400, 6)
+        model = Counting()
+        game = explainer(model, value_function="baseline").fit(X).value_function_
+        before = model.calls
+        explainer(model, value_function=game, recipe=WASTEFUL, evaluation_budget=20_000).fit(X)
+        assert model.calls - before <= 20_000
+
+    def test_one_player_needs_no_evaluations_to_learn_from(self) -> None:
+        X = numbers(300, 1)
+        fitted = explainer(f_of_one, value_function="marginal", evaluation_budget=400).fit(X)
+        np.testing.assert_allclose(fitted.shap_values(X[:5]), fitted.estimate(X[:5]).values[..., 0])
 
     def test_most_of_a_budget_is_used(self) -> None:
         model = Counting()

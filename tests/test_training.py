@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,27 @@ def test_a_cosine_is_annealed_in_the_time_that_there_is(seconds: float, monkeypa
     assert rates[-1] == pytest.approx(1e-3 * np.sin(np.pi / 2 / (0.9 * steps)) ** 2, rel=0.02)
     assert max(rates) == pytest.approx(1e-3, rel=0.05)
     assert max(np.diff(rates[steps // 5 :])) <= 0
+
+
+def test_what_its_time_has_ended_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is resumed finds the network that its other phases were computed with."""
+    wound = Wound(monkeypatch)
+    options = Training(epochs=40, batch_size=32, learning_rate=1e-2)
+
+    def fit(seconds: float) -> nn.Module:
+        with monkeypatch.context() as patch:
+            patch.setattr("fastshapley.training._step", partial(_slow_step, wound))
+            return regression(options, Run(0, Checkpoint(tmp_path), clock=wound.clock(seconds)))[0]
+
+    first = fit(20.0)
+    assert same_weights(first, fit(1e9))
+
+
+def _slow_step(wound: Wound, network: nn.Module, loss: Tensor, optimizer: Any, options: Training) -> None:
+    wound.now += 1
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
 
 
 def test_time_that_ends_within_an_epoch_keeps_what_was_learnt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from fastshapley.models import ModelFunction
 from fastshapley.recipes import Recipe
 from fastshapley.value_functions import Surrogate, TableGame, ValueFunction
 from fastshapley.value_functions.base import cost
+from fastshapley.value_functions.removal import Removal
 
 _TRAINING, _REPORT = 0.65, 0.15  # of the evaluations; the others choose the best epoch, or are nulls and grands
 _LABELS = 20  # outputs of the model, for a surrogate
@@ -35,12 +36,18 @@ class Budget:
     """
 
     evaluations: int | None
-    model: ModelFunction | None
+    counted: tuple[tuple[ModelFunction, int], ...] = ()  # models, and how often each had been called before
 
     def left(self) -> float:
         if self.evaluations is None:
             return math.inf
-        return max(0.0, self.evaluations - (self.model.evaluations if self.model is not None else 0))
+        return max(0.0, self.evaluations - sum(model.evaluations - before for model, before in self.counted))
+
+    def counting(self, game: ValueFunction) -> Budget:
+        """The budget that also counts the calls of a game's own model, if it was given fitted."""
+        if not isinstance(game, Removal) or game.model_ is None or game.model_ in dict(self.counted):
+            return self
+        return replace(self, counted=(*self.counted, (game.model_, game.model_.evaluations)))
 
     def reserve(self, x: Tensor) -> int:
         """How many of the rows ``x`` to leave evaluations for: a quarter of them at most."""
@@ -58,7 +65,7 @@ class Budget:
 
     def bound(self, recipe: Recipe, game: ValueFunction) -> Recipe:
         """The recipe with no more evaluations than are left."""
-        if self.evaluations is None or not self.pays_for(game):
+        if self.evaluations is None or not self.pays_for(game) or game.players == 1:
             return recipe
         if recipe.targets is None:
             raise InputError(

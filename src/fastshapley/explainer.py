@@ -130,19 +130,20 @@ class FastSHAP(BaseEstimator):
         partition = self._partition(schema)
         run = replace(self._start(schema, x, x_val, model, checkpoint), clock=clock)
         x, x_val = _hold_out(x, run) if x_val is None else (x, x_val)
-        held_out = x_val is not x
         x_exam, x_report = _hold_out(x_val, run, share=0.5, most=ROWS)
+        held_out = x_val is not x and x_report is not x_exam
         recipe = recipes.resolve(self.recipe, len(x), len(partition))
-        budget = Budget(self.evaluation_budget, model)
+        budget = Budget(self.evaluation_budget, () if model is None else ((model, 0),))
         with one_thread():
             game: ValueFunction = given
             if not _is_fitted(given):
                 assert model is not None  # checked with the parameters
                 new: TableGame = _NAMED[given]() if isinstance(given, str) else clone(given)
                 problem = Problem(
-                    model, x, x_val, partition, self.link, recipe, budget.left() - budget.reserve(x_report)
+                    model, x, x_exam, partition, self.link, recipe, budget.left() - budget.reserve(x_report)
                 )
                 game = new.fit(problem, run.within(_SURROGATE))
+            budget = budget.counting(game)
             recipe = budget.bound(recipe, game)
             network = build_network(x, schema, game, self.network, recipe, run)
             self.losses_, pace = fit_network(

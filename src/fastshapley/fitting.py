@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,8 @@ from fastshapley.recipes import Recipe
 from fastshapley.schema import Schema
 from fastshapley.training import Run, train
 from fastshapley.value_functions.base import TableGame, ValueFunction
+
+logger = logging.getLogger(__name__)
 
 _PART = 4096  # rows encoded at once
 
@@ -113,6 +116,9 @@ def fit_network(
         return {"mse": f"-{gain * unit:.4g}"} if unit is not None else {"scaled mse": f"-{gain:.4g}"}
 
     losses = train(network, loss, len(lesson.x), recipe.explainer, run, "explainer", validate, describe)
+    if len(losses) == 1 and not run.clock.left():
+        logger.warning("time_budget left no time to train the explainer: every player gets the same value")
+        network.scale.zero_()
     return losses, exam.pace
 
 

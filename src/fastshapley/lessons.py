@@ -20,7 +20,7 @@ from fastshapley.estimators.kernel import leverage_values
 from fastshapley.mixing import mix_rows
 from fastshapley.objective import coalition_loss
 from fastshapley.recipes import Recipe, Targets
-from fastshapley.training import Run
+from fastshapley.training import Clock, Run
 from fastshapley.value_functions.base import (
     TableGame,
     ValueFunction,
@@ -37,6 +37,7 @@ _BLOCK = 1 << 18  # rows that the model or the surrogate is called with between 
 _PART = 4096  # rows whose grand values are asked for in one call
 _FEWEST = 512  # rows with targets below which an explainer learns more from few coalitions of many rows
 _LOOK = 1.0  # seconds of validation after which evaluations are dear, and the rows enough
+_EXAMINATION = 0.1  # of the time that is left, at most
 _SHARE = 0.4  # of the time that is left, to evaluate coalitions; the rest is for learning from them
 _THREADS = 8  # at most
 
@@ -72,9 +73,11 @@ def prepare_examination(value_function: ValueFunction, x: Tensor, recipe: Recipe
     x = x[torch.randperm(len(x), generator=generator, device=x.device)[: _most_rows(value_function, recipe)]]
     saved: dict[str, Any] | None = run.checkpoint.load("examination")
     if saved is None:
+        limited = recipe.targets is not None or run.clock.left() < math.inf
+        clock = Clock(min(_LOOK, _EXAMINATION * run.clock.left()) if limited else math.inf)
         start, parts, done = time.monotonic(), [], 0
-        while done < len(x) and not (recipe.targets and done and time.monotonic() - start > _LOOK):
-            part = x[done : 2 * done + 16]
+        while done < len(x) and (not done or clock.left()):
+            part = x[done : 2 * done + 1]
             parts.append(_draw(value_function, part, recipe.validation_coalitions, generator, paired=True))
             done += len(part)
         total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
@@ -120,10 +123,10 @@ def prepare_lesson(
     calls = _BLOCK if run.clock.seconds == math.inf else _BLOCK // 8  # time is looked at between blocks
     blocks = x.split(max(1, calls // (coalitions * cost(value_function))))
     if by_targets:
-        total, targets = _evaluate(value_function, blocks, run, estimate)
+        total, targets = _evaluate(value_function, blocks, run, recipe.targets.seconds, estimate)
         return Lesson(x[: len(total)], total, lambda phi, rows, g: (phi - targets[rows]).square().mean())
     logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), coalitions)
-    total, s, worth = _evaluate(value_function, blocks, run, draw)
+    total, s, worth = _evaluate(value_function, blocks, run, recipe.targets.seconds, draw)
     return Lesson(x[: len(total)], total, lambda phi, rows, g: paper_loss(phi, s[rows], worth[rows], g))
 
 
@@ -152,7 +155,7 @@ def _plan(
     if saved is None:
         affordable = options.evaluations // cost(value_function)
         seconds = min(options.seconds, _SHARE * run.clock.left())
-        affordable = max(1, int(min(affordable, _threads(value_function) * seconds / max(pace, 1e-12))))
+        affordable = max(1, int(min(affordable, _threads(value_function, run.device) * seconds / max(pace, 1e-12))))
         enough = min(2 * (options.coalitions * value_function.players // 2), 1 << value_function.players)
         by_targets = affordable // enough >= _FEWEST
         coalitions = enough if by_targets else few
@@ -177,11 +180,12 @@ def _evaluate(
     value_function: ValueFunction,
     blocks: Sequence[Tensor],
     run: Run,
+    seconds: float,
     compute: Callable[[Tensor, torch.Generator], tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:
     """Apply ``compute`` to blocks of rows, each with a seed and a checkpoint of its own, on several threads.
 
-    The plan is to take a share of the run's time for it; what has not been done by then is left out.
+    They have ``seconds`` for it, or a share of the run's time; what has not been done by then is left out.
     """
 
     def one(number: int) -> list[Tensor]:
@@ -193,9 +197,9 @@ def _evaluate(
         return [part.to(blocks[number].device) for part in saved["parts"]]
 
     parts = []
-    clock = run.within(_SHARE).clock
+    clock = Clock(min(seconds, _SHARE * run.clock.left()))
     bar = run.bar(sum(map(len, blocks)), "coalitions", "row")
-    with closing(_each(one, len(blocks), _threads(value_function))) as results:
+    with closing(_each(one, len(blocks), _threads(value_function, run.device))) as results:
         for number, part in enumerate(results):
             parts.append(part)
             bar.update(len(blocks[number]))
@@ -217,9 +221,9 @@ def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> G
         pool.shutdown(cancel_futures=True)
 
 
-def _threads(value_function: ValueFunction) -> int:
+def _threads(value_function: ValueFunction, device: torch.device) -> int:
     """A network of ours is evaluated on every processor; a model of the user's is called by one thread."""
-    if not (isinstance(value_function, TableGame) and value_function.concurrent):
+    if device.type != "cpu" or not (isinstance(value_function, TableGame) and value_function.concurrent):
         return 1
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_THREADS, available)

@@ -136,7 +136,7 @@ def default(rows: int, players: int) -> Recipe:
         surrogate_layers=Layers(2, 128, "silu"),
         surrogate_coalitions=4,
         explainer=Training(
-            steps=max(1400, min(12_000, rows // 2)),
+            steps=max(1200, min(8000, rows // 4)),
             batch_size=128,
             learning_rate=max(2e-3, 8e-3 * min(1.0, math.sqrt(rows / 24_000))),
             schedule="cosine",
@@ -144,7 +144,7 @@ def default(rows: int, players: int) -> Recipe:
         ),
         explainer_layers=Layers(3, 256, "silu"),
         targets=Targets(
-            coalitions=16 if players <= 32 else 8, evaluations=max(5_000_000, min(16_000_000, 600 * rows))
+            coalitions=16 if players <= 32 else 8, evaluations=max(3_500_000, min(12_000_000, 500 * rows))
         ),
         tied_classes=True,
         tails=3.0,

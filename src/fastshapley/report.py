@@ -108,9 +108,9 @@ def measure_network(
     fidelity = None
     if isinstance(game, Removal) and game.model_ is model:
         fidelity = 1.0  # the game is the model
-    elif model is not None and model.outputs == game.outputs and budget.left() >= len(rows):
-        y = apply_link(game.link if isinstance(game, TableGame) else "identity", model(rows))
-        fidelity = r2((total + null_values(game, rows).cpu()).numpy(), y.cpu().numpy())
+    elif model is not None and model.outputs == game.outputs and (some := int(min(budget.left(), len(rows)))):
+        y = apply_link(game.link if isinstance(game, TableGame) else "identity", model(rows[:some]))
+        fidelity = r2((total + null_values(game, rows).cpu())[:some].numpy(), y.cpu().numpy())
     return measure(phi.numpy(), truth, how, fidelity=fidelity, held_out=held_out)
 
 

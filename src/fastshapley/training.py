@@ -85,7 +85,7 @@ class Clock:
     """The seconds that some work may take; by default as many as it needs."""
 
     seconds: float = math.inf
-    start: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=lambda: time.monotonic())
 
     def left(self) -> float:
         return max(0.0, self.start + self.seconds - time.monotonic())
@@ -168,9 +168,10 @@ def train(
     """Train ``network`` in place and return the validation loss before the first and after each epoch.
 
     ``loss(rows, generator)`` is the loss of a minibatch given by row numbers; ``validate()`` is the loss that
-    chooses the best epoch; ``describe(history)`` adds to what the bar shows. If the run's time will not do for all
-    steps, the rate is annealed over what there is of it.
+    chooses the best epoch; ``describe(history)`` adds to what the bar shows. Training ends with the run's time; if
+    that will not do for all steps, a cosine schedule anneals the rate over what there is of it.
     """
+    clock = Clock(run.clock.left())
     epochs, batches = options.plan(rows)
     generator = run.generator(phase)
     optimizer = torch.optim.AdamW(
@@ -189,14 +190,14 @@ def train(
         bar = run.bar(epochs * batches, phase, "step")
         bar.update(state.epoch * batches)
         last_save = time.monotonic()
-        while state.epoch < epochs and not state.stopped(options.patience) and run.clock.left():
+        while not state.finished and state.epoch < epochs and not state.stopped(options.patience) and clock.left():
             bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
             network.train()
             for number, batch in enumerate(_batches(rows, batches, options.batch_size, generator)):
-                done = max((state.epoch + number / batches) / epochs, run.clock.used())
-                if run.clock.used() == 1:
+                if not clock.left():
                     break
                 if options.schedule == "cosine":
+                    done = max((state.epoch + number / batches) / epochs, clock.used())
                     optimizer.param_groups[0]["lr"] = options.learning_rate * _cosine(done, 1 / (epochs * batches))
                 _step(network, loss(batch, generator), optimizer, options)
                 bar.update()
@@ -210,6 +211,7 @@ def train(
                 run.checkpoint.save(phase, state.dump())
                 last_save = time.monotonic()
         bar.close()
+        state.finished = True  # by its time, perhaps: a run that is resumed does not go on with it
         run.checkpoint.save(phase, state.dump())
     network.load_state_dict(state.best)
     network.eval()
@@ -266,7 +268,7 @@ class _State:
             scheduler,
             generator,
         )
-        self.epoch = 0
+        self.epoch, self.finished = 0, False
         self.history: list[float] = []
         self.best: dict[str, Any] = {}
         self.best_epoch = 0
@@ -283,6 +285,7 @@ class _State:
     def dump(self) -> dict[str, Any]:
         return {
             "epoch": self.epoch,
+            "finished": self.finished,
             "history": self.history,
             "best": self.best,
             "best_epoch": self.best_epoch,
@@ -294,7 +297,7 @@ class _State:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        self.epoch, self.history = saved["epoch"], saved["history"]
+        self.epoch, self.finished, self.history = saved["epoch"], saved["finished"], saved["history"]
         self.best, self.best_epoch = saved["best"], saved["best_epoch"]
         self.network.load_state_dict(saved["network"])
         self.optimizer.load_state_dict(saved["optimizer"])

@@ -39,7 +39,6 @@ class Surrogate(TableGame):
     """
 
     cost = 1
-    concurrent = True
 
     def __init__(
         self,
@@ -115,6 +114,7 @@ class Surrogate(TableGame):
         self, network: MaskedNetwork, scale: Scale, link: Link, schema: Schema, players: Partition, outputs: int
     ) -> None:
         self.network_, self.scale, self.link = network, scale, link
+        self.concurrent = isinstance(network.body, Perceptron)  # a module of the user's may not be
         self.schema_, self.partition_ = schema, players
         self.players, self.outputs = len(players), outputs
         device = network.inputs.device
@@ -172,7 +172,8 @@ class Surrogate(TableGame):
         self.losses_: list[float] = []
         for stage, options in enumerate(training):
             name = "surrogate" if len(training) == 1 else f"surrogate stage {stage + 1}"
-            self.losses_ += train(self.network_, loss, len(x), options, run, name, validate)
+            part = run.within(1 / (len(training) - stage))
+            self.losses_ += train(self.network_, loss, len(x), options, part, name, validate)
         self.network_.eval()
 
     def _loss(self, raw: Tensor, y: Tensor) -> Tensor:
