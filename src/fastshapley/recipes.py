@@ -9,6 +9,8 @@ from typing import Any
 from fastshapley.networks.mlp import Activation
 from fastshapley.training import Training
 
+_FEW = 2000  # rows
+
 
 @dataclass(frozen=True)
 class Layers:
@@ -119,9 +121,10 @@ def paper() -> Recipe:
 def default(rows: int, players: int) -> Recipe:
     """Ours: targets from the kernel estimator, then a plain regression with an annealed rate.
 
-    The work grows with the number of training ``rows``, as does what can be learnt from them. Of many ``players``,
-    values of more rows are worth more than closer ones.
+    The work grows with the number of training ``rows``, as does what can be learnt from them; but few are mixed to
+    many, and learnt for longer. Of many ``players``, values of more rows are worth more than closer ones.
     """
+    few = rows < _FEW
     return Recipe(
         surrogate=(
             Training(
@@ -136,15 +139,16 @@ def default(rows: int, players: int) -> Recipe:
         surrogate_layers=Layers(2, 128, "silu"),
         surrogate_coalitions=4,
         explainer=Training(
-            steps=max(1200, min(8000, rows // 4)),
+            steps=3000 if few else max(1200, min(8000, rows // 4)),
             batch_size=128,
-            learning_rate=max(2e-3, 8e-3 * min(1.0, math.sqrt(rows / 24_000))),
+            learning_rate=max(3e-3, 8e-3 * min(1.0, math.sqrt(rows / 24_000))),
             schedule="cosine",
             clip=1.0,
         ),
         explainer_layers=Layers(3, 256, "silu"),
         targets=Targets(
-            coalitions=16 if players <= 32 else 8, evaluations=max(3_500_000, min(12_000_000, 500 * rows))
+            coalitions=16 if players <= 32 else 8,
+            evaluations=8_000_000 if few else max(3_500_000, min(12_000_000, 500 * rows)),
         ),
         tied_classes=True,
         tails=3.0,
