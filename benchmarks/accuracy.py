@@ -147,7 +147,7 @@ def with_less_time(table: Table, recipe: Recipe, seed: int, l2: float) -> list[d
 def sampling(table: Table, l2: float) -> dict[str, float | None]:
     """How many evaluations each estimator needs to be as close as the explainer; None if more than were tried."""
     players = table.game.players
-    budget = min(64 * players + 2, 1 << players) if players <= EXACT else 64 * players + 2
+    budget = min(256 * players, 1 << players)
     found: dict[str, float | None] = {}
     for name, estimator in ESTIMATORS.items():
         estimate = estimator(table.game, table.x_test, budget=budget, history=True, random_state=0)

@@ -139,7 +139,7 @@ def default(rows: int, players: int) -> Recipe:
         surrogate_layers=Layers(2, 128, "silu"),
         surrogate_coalitions=4,
         explainer=Training(
-            steps=3000 if few else max(1200, min(8000, rows // 4)),
+            steps=3000 if few else max(1400, min(11_000, 2 * rows // 5)),
             batch_size=128,
             learning_rate=max(3e-3, 8e-3 * min(1.0, math.sqrt(rows / 24_000))),
             schedule="cosine",
@@ -148,7 +148,7 @@ def default(rows: int, players: int) -> Recipe:
         explainer_layers=Layers(3, 256, "silu"),
         targets=Targets(
             coalitions=16 if players <= 32 else 8,
-            evaluations=8_000_000 if few else max(3_500_000, min(12_000_000, 500 * rows)),
+            evaluations=8_000_000 if few else max(4_000_000, min(14_000_000, 600 * rows)),
         ),
         tied_classes=True,
         tails=3.0,
