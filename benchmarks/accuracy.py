@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from estimators import OURS
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -29,7 +29,7 @@ from torch import Tensor
 from fastshapley import FastSHAP, metrics, recipes
 from fastshapley.checkpoints import write_atomically
 from fastshapley.datasets import Split
-from fastshapley.estimators import Estimate, exact, kernel, permutation
+from fastshapley.estimators import exact, kernel
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.models import ModelFunction
 from fastshapley.objective import normalize
@@ -44,13 +44,6 @@ RESULT = Path(__file__).parent.parent / "docs" / "results" / "accuracy.json"
 ROWS, EXACT = 256, 16
 BUDGETS = (0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16)  # seconds
 LESS_TIME = "default with a time budget"
-ESTIMATORS: dict[str, Callable[..., Estimate]] = {
-    "kernel": partial(kernel, paired=False),
-    "kernel, paired": kernel,
-    "kernel, leverage": partial(kernel, sampling="leverage"),
-    "permutation": partial(permutation, antithetic=False),
-    "permutation, antithetic": permutation,
-}
 Array = NDArray[np.float64]
 
 
@@ -149,7 +142,7 @@ def sampling(table: Table, l2: float) -> dict[str, float | None]:
     players = table.game.players
     budget = min(256 * players, 1 << players)
     found: dict[str, float | None] = {}
-    for name, estimator in ESTIMATORS.items():
+    for name, estimator in OURS.items():
         estimate = estimator(table.game, table.x_test, budget=budget, history=True, random_state=0)
         errors = [float(metrics.l2(values, table.truth).mean()) for values in estimate.history]
         needed = metrics.evaluations_to_match(estimate.budgets, np.array(errors), l2)
