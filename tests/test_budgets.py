@@ -71,7 +71,6 @@ def test_a_budget_without_end() -> None:
 def test_a_surrogate_costs_nothing_once_it_is_there() -> None:
     game, model = game_of(Surrogate(training=()))
     budget = Budget(50, ((model, 0),))
-    assert not budget.pays_for(game)
     assert budget.bound(WASTEFUL, game) is WASTEFUL
     assert budget.for_report(game) == math.inf
     assert budget.bound(replace(QUICK, targets=None), game).targets is None
@@ -80,7 +79,6 @@ def test_a_surrogate_costs_nothing_once_it_is_there() -> None:
 def test_a_game_of_the_users_pays_by_the_coalition() -> None:
     game = Additive(4)
     budget = Budget(10_000)
-    assert budget.pays_for(game)
     assert budget.left() == 10_000
     learning = evaluations(budget, game)
     assert 5000 < learning < 10_000

@@ -32,7 +32,8 @@ def check_budget(evaluations: float | None, trial: int) -> None:
 class Budget:
     """How many rows the user's model may be called with in all, None for as many as it takes.
 
-    Of a game of the user's own, which hides its model, it is how many coalitions may be evaluated.
+    Of a game of the user's own, which hides its model, it is how many coalitions may be evaluated. Those of a
+    surrogate, which stands in for the model, are free.
     """
 
     evaluations: int | None
@@ -53,19 +54,15 @@ class Budget:
         """How many of the rows ``x`` to leave evaluations for: a quarter of them at most."""
         return int(min(len(x), self.left() / 4))
 
-    def pays_for(self, game: ValueFunction) -> bool:
-        """Whether evaluating the game calls the model; a surrogate stands in for it."""
-        return not isinstance(game, Surrogate)
-
     def for_report(self, game: ValueFunction) -> float:
         """How many evaluations the report may take."""
-        if self.evaluations is None or not self.pays_for(game):
+        if self.evaluations is None or isinstance(game, Surrogate):
             return math.inf
         return self.left() if isinstance(game, TableGame) else _REPORT * self.evaluations
 
     def bound(self, recipe: Recipe, game: ValueFunction) -> Recipe:
         """The recipe with no more evaluations than are left."""
-        if self.evaluations is None or not self.pays_for(game) or game.players == 1:
+        if self.evaluations is None or isinstance(game, Surrogate) or game.players == 1:
             return recipe
         if recipe.targets is None:
             raise InputError(
