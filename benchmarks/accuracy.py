@@ -99,7 +99,7 @@ def train(table: Table, recipe: Recipe, seed: int, budget: float | None = None) 
     game = table.game
     start = time.perf_counter()
     with one_thread():
-        network = build_network(table.x, game.schema_, game, None, recipe, run)
+        network = build_network(table.x, game.schema_, game, game.partition_.owner, None, recipe, run)
         fit_network(
             network,
             game,

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import shap
 import torch
-from games import Additive
+from games import Additive, Moebius
 from problems import QUICK, assert_additive, explainer, numbers, people
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
@@ -255,6 +255,16 @@ class TestGivenGames:
         strange = frame[:1].assign(city=pd.Categorical(["Zug"]))
         with pytest.raises(ModelError, match=r"unknown categories .* missing in \['city'\]; one not seen at fit"):
             fitted(strange)
+
+    @pytest.mark.parametrize("columns", [3, 5, 12], ids=["fewer", "as many", "more"])
+    @pytest.mark.parametrize("own_units", [0, 2])
+    def test_a_users_game_may_have_other_players_than_columns(self, columns: int, own_units: int) -> None:
+        game = Moebius.random(5, terms=columns)
+        X = game.rows(300).numpy()
+        fitted = explainer(None, value_function=game, recipe=replace(QUICK, own_units=own_units)).fit(X)
+        values = fitted.shap_values(X[:20])
+        assert values.shape == (20, 5)
+        np.testing.assert_allclose(values.sum(1), game.shapley(game.rows(300)[:20]).sum((1, 2)), atol=1e-5)
 
     def test_a_users_own_value_function(self) -> None:
         game = Additive(players=3)

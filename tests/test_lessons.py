@@ -26,6 +26,7 @@ from fastshapley.objective import coalition_loss
 from fastshapley.players import Features
 from fastshapley.recipes import Recipe
 from fastshapley.schema import Schema
+from fastshapley.thinning import Thin, Thinned, thinning
 from fastshapley.training import Clock, Run
 from fastshapley.value_functions import Marginal, Problem, Surrogate, ValueFunction
 
@@ -57,18 +58,25 @@ def recipe(**options: Any) -> Recipe:
     return replace(QUICK, targets=Targets(**{"coalitions": 8, "evaluations": 100_000, "rows": 1000, **options}))
 
 
+def unthinned(game: ValueFunction) -> Thin:
+    """The game itself, whatever is asked for."""
+    return lambda rows, generator: game
+
+
 def lesson(
     game: ValueFunction,
     x: Tensor,
     recipe: Recipe,
     run: Run = RUN,
     *,
+    thin: Thin | None = None,
     scale: Tensor | None = None,
     pace: float = PACE,
 ) -> Lesson:
     scale = torch.ones(game.outputs, dtype=torch.float64) if scale is None else scale
     owner = list(range(x.shape[1]))
-    return prepare_lesson(game, x, scale, pace, recipe, run, [False] * x.shape[1], owner)
+    thin = unthinned(game) if thin is None else thin
+    return prepare_lesson(thin, x, scale, pace, recipe, run, [False] * x.shape[1], owner)
 
 
 def loss_of(found: Lesson, phi: Tensor) -> Tensor:
@@ -92,7 +100,7 @@ def expected_loss(game: Moebius, x: Tensor, phi: Tensor) -> Tensor:
 def test_an_examination_has_pairs_of_coalitions_and_what_they_are_worth() -> None:
     game = Additive(6, outputs=2)
     x = game.rows(40)
-    exam = prepare_examination(game, x, recipe(), RUN)
+    exam = prepare_examination(unthinned(game), x, recipe(), RUN)
     assert exam.s.shape == (40, 16, 6)
     torch.testing.assert_close(exam.worth, (exam.x[:, None] * exam.s) @ game.weight)
     torch.testing.assert_close(exam.total, exam.x @ game.weight)
@@ -119,26 +127,57 @@ def test_an_examination_has_pairs_of_coalitions_and_what_they_are_worth() -> Non
 )
 def test_how_many_rows_an_examination_has(options: Recipe, rows: int) -> None:
     game = Additive(5)
-    exam = prepare_examination(game, game.rows(200), options, RUN)
+    exam = prepare_examination(unthinned(game), game.rows(200), options, RUN)
     assert len(exam.x) == len(exam.s) == len(exam.worth) == len(exam.total) == rows
 
 
-def test_a_marginal_games_examination_costs_its_background() -> None:
-    X = numbers(200)
-    calls = []
+def marginal(background: int, columns: int = 4, seconds: float = 0.0) -> tuple[Marginal, Any, Tensor]:
+    """A game of an additive model, the model, and rows; a row takes so many seconds of the clock ``model.now``."""
 
-    def model(rows: Any) -> Any:
-        calls.append(len(rows))
-        return rows[:, 0]
+    class Model:
+        calls = 0
+        now = 0.0
 
-    schema = Schema.of(X)
+        def __call__(self, rows: Any) -> Any:
+            self.calls += len(rows)
+            self.now += seconds * len(rows)
+            return rows[:, 0] - 2 * rows[:, 1] + np.sin(rows[:, 2])
+
+    X = numbers(200, columns)
+    schema, model = Schema.of(X), Model()
     x = schema.encode(X)
     task = Problem(ModelFunction(model, schema, x[:10]), x, x, Features().bind(schema.names))
-    game = Marginal(10).fit(task, RUN)
-    calls.clear()
-    exam = prepare_examination(game, x, recipe(evaluations=32_000), RUN)
+    game = Marginal(background).fit(task, RUN)
+    model.calls = 0
+    return game, model, x
+
+
+def test_a_whole_marginal_games_examination_costs_its_background() -> None:
+    game, model, x = marginal(10)
+    exam = prepare_examination(unthinned(game), x, recipe(evaluations=32_000), RUN)
     assert len(exam.x) == 20
-    assert sum(calls) <= 3200 + 20  # and whole rows
+    assert model.calls <= 3200 + 20  # and whole rows
+
+
+def test_a_thinned_marginal_games_examination_costs_a_row_each() -> None:
+    game, model, x = marginal(10)
+    options = recipe(evaluations=32_000)
+    thin = thinning(game, options.targets, RUN)
+    assert model.calls <= 0.05 * 32_000 + 2 * 10  # two looks at the background, and whole rows
+    model.calls = 0
+    exam = prepare_examination(thin, x, options, RUN)
+    assert len(exam.x) == 200
+    assert model.calls == 200 * 16 + 200
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["thinned", "whole"])
+def test_the_pace_is_that_of_a_row_of_the_model(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    game, model, x = marginal(10, columns=12, seconds=1e-4)
+    options = recipe(evaluations=32_000)
+    thin = thinning(game, options.targets, RUN) if few else unthinned(game)
+    monkeypatch.setattr(time, "monotonic", lambda: model.now)
+    pace = prepare_examination(thin, x, options, RUN).pace
+    assert 0.8e-4 < pace < 1.2e-4  # whole rows beside; and a coalition that comes twice may be evaluated once
 
 
 class Ticking(Additive):
@@ -163,7 +202,7 @@ def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool, monkeypatch
     for seconds in (1e-9, 1e-3, 1.0):
         game = Ticking(seconds)
         monkeypatch.setattr(time, "monotonic", lambda game=game: game.now)
-        exam = prepare_examination(game, game.rows(400), options, RUN)
+        exam = prepare_examination(unthinned(game), game.rows(400), options, RUN)
         lengths.append(len(exam.s))
         assert seconds <= exam.pace < 1.5 * seconds  # null and grand are evaluated beside the 16 coalitions
     assert lengths[0] == 400
@@ -173,9 +212,9 @@ def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool, monkeypatch
 def test_an_examination_is_kept_with_unfinished_work(tmp_path: Path) -> None:
     game = counting(5)
     x = game.rows(60)
-    first = prepare_examination(game, x, recipe(), Run(0, Checkpoint(tmp_path)))
+    first = prepare_examination(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
     spent = game.calls
-    again = prepare_examination(game, x, recipe(), Run(0, Checkpoint(tmp_path)))
+    again = prepare_examination(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
     assert game.calls == spent
     assert again.pace == first.pace
     for name in ("x", "total", "s", "worth"):
@@ -233,6 +272,68 @@ def test_how_many_rows_have_targets(evaluations: int, most: int, rows: int) -> N
     else:
         assert {tuple(row) for row in found.x.tolist()} <= known
     assert len(found.x.unique(dim=0)) == rows
+
+
+# -- lessons of a marginal game, thinned
+
+
+def additive_values(game: Marginal, x: Tensor) -> Tensor:
+    """The Shapley values of the additive model: each term less its mean over the background."""
+
+    def terms(x: Tensor) -> Tensor:
+        return torch.stack([x[:, 0], -2 * x[:, 1], x[:, 2].sin(), *torch.zeros_like(x.T[3:])], dim=1)[..., None]
+
+    return terms(x) - terms(game.rows_).mean(0)
+
+
+def thinned(game: Marginal, *, known: bool = True) -> Thin:
+    """A few background rows at a time, with or without the values of these."""
+    added = additive_values(game, game.rows_) if known else None
+    return lambda rows, generator: Thinned(game, rows, generator, added) if rows < len(game.rows_) else game
+
+
+def test_where_there_are_few_coalitions_each_is_worth_more_background_rows() -> None:
+    """Of 4 players there are 16 coalitions; where 64 are asked for, each is evaluated with 4 background rows."""
+    game, model, x = marginal(10)
+    found = lesson(game, x, recipe(coalitions=16, evaluations=40_000), thin=thinned(game))
+    assert len(found.x) == 40_000 // 64
+    assert model.calls == len(found.x) * (14 * 4 + 1)  # null is known, grand is one call
+    assert float(loss_of(found, additive_values(game, found.x))) < 1e-9  # the background is known: no noise is left
+
+
+def test_of_many_players_each_coalition_has_a_background_row_of_its_own() -> None:
+    game, model, x = marginal(10, columns=10)
+    found = lesson(game, x, recipe(coalitions=8, evaluations=50_000), thin=thinned(game))
+    assert len(found.x) == 50_000 // 80
+    assert model.calls == len(found.x) * 81
+    assert float(loss_of(found, additive_values(game, found.x))) < 1e-5  # 40 pairs leave the ridge's trace
+
+
+def test_the_values_of_a_thinned_game_are_right_on_average() -> None:
+    """Without what background rows add, there is noise; the targets of a row repeated still have the right mean."""
+    game, _, x = marginal(10)
+    found = lesson(
+        game,
+        x[:1].expand(600, -1),
+        recipe(coalitions=4, evaluations=10**6, rows=600),
+        thin=thinned(game, known=False),
+    )
+    truth = additive_values(game, x[:1]).expand(600, -1, -1)
+    noise = float(loss_of(found, truth))
+    assert noise > 1e-3
+    for step in torch.eye(4, dtype=torch.float64)[:3, :, None] - torch.eye(4, dtype=torch.float64)[1:, :, None]:
+        more = float(loss_of(found, truth + step)) - noise - float(step.square().mean())
+        # the cross term: 600 independent rows, each with noise of at most this size in the direction of the step
+        assert abs(more) < 4 * 2 * (noise * float(step.square().mean()) / 600) ** 0.5
+
+
+def test_few_coalitions_of_a_thinned_game() -> None:
+    """The paper's loss, too, costs a row of the model for each coalition, and leaves an additive model no loss."""
+    game, model, x = marginal(10, columns=8)
+    found = lesson(game, x, recipe(coalitions=16, evaluations=6400), thin=thinned(game))
+    assert len(found.x) == 6400 // 32
+    assert model.calls == len(found.x) * 33
+    assert float(loss_of(found, additive_values(game, found.x))) < 1e-9
 
 
 # -- lessons by few coalitions
@@ -341,6 +442,16 @@ def test_threads_do_not_change_a_lesson(evaluations: int, monkeypatch: pytest.Mo
     assert threading.get_ident() not in threads[1]
 
 
+def test_more_threads_do_more_in_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand evaluations a second on each thread; 32 for a row."""
+    game, x = surrogate()
+    rows = []
+    for count in (1, 4):
+        monkeypatch.setattr(os, "sched_getaffinity", partial(processors, count), raising=False)
+        rows.append(len(lesson(game, x, recipe(evaluations=10**6, seconds=2.0), pace=1e-3).x))
+    assert rows == [2000 // 32, 8000 // 32]
+
+
 def test_a_game_of_the_users_is_called_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastshapley.lessons._BLOCK", 500)
     monkeypatch.setattr(os, "sched_getaffinity", partial(processors, 4), raising=False)
@@ -388,7 +499,7 @@ def test_the_loss_of_kept_coalitions_is_that_of_the_objective() -> None:
     """An additive game leaves no loss at its values, in the examination and in the lesson alike."""
     game = Additive(8, outputs=2)
     x = game.rows(100)
-    exam = prepare_examination(game, x, recipe(), RUN)
+    exam = prepare_examination(unthinned(game), x, recipe(), RUN)
     assert float(coalition_loss(game.shapley(exam.x), exam.s, exam.worth)) < 1e-20
     found = lesson(game, x, recipe(evaluations=3200))
     assert float(loss_of(found, game.shapley(found.x))) < 1e-10

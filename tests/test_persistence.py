@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import pandas as pd
 import pytest
 import torch
 from games import Additive
-from problems import explainer, numbers, people
+from problems import QUICK, explainer, numbers, people
+from safetensors import safe_open
 from safetensors.torch import save_file
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from torch import nn
 
 from fastshapley import FastSHAP, Groups
 from fastshapley.errors import FileFormatError, InputError, ModelError
+from fastshapley.networks import Perceptron, PlayerPerceptron
 from fastshapley.value_functions import Baseline, Marginal, Surrogate
 
 
@@ -99,6 +102,43 @@ def test_every_kind_of_game(options: dict[str, Any], tmp_path: Path, monkeypatch
     assert refitted.shap_values(X).shape == fitted.shap_values(X).shape
 
 
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("players", [None, Groups({"work": ["job", "income"]})], ids=["columns", "groups"])
+@pytest.mark.parametrize("own_units", [0, 3])
+def test_every_kind_of_body(
+    frame: pd.DataFrame, tmp_path: Path, own_units: int, players: Groups | None, classes: int
+) -> None:
+    """On a table with categories and gaps; of two classes, one is learnt."""
+
+    def model(rows: pd.DataFrame) -> Any:
+        odds = np.stack([np.ones(len(rows)), np.exp(score(rows)), np.exp(-score(rows))], axis=1)[:, :classes]
+        return score(rows) if classes == 1 else odds / odds.sum(1, keepdims=True)
+
+    recipe = replace(QUICK, own_units=own_units)
+    fitted = explainer(model, players=players, recipe=recipe).fit(frame)
+    assert type(fitted.network_.body) is (PlayerPerceptron if own_units else Perceptron)
+    assert fitted.network_.classes == {1: "free", 2: "mirror", 3: "zero-sum"}[classes]
+    fitted.save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file")
+    assert type(loaded.network_.body) is type(fitted.network_.body)
+    assert loaded.network_.body.config == fitted.network_.body.config
+    assert loaded.recipe == recipe
+    assert loaded.shap_values(frame).tobytes() == fitted.shap_values(frame).tobytes()
+
+
+def test_a_file_from_before_own_units(saved: tuple[FastSHAP, Path], frame: pd.DataFrame, tmp_path: Path) -> None:
+    """Its recipe does not mention them, and its body is a plain perceptron."""
+    fitted, path = saved
+    with safe_open(path, framework="pt") as file:
+        config = json.loads(file.metadata()["fastshapley"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no dict)
+    del config["recipe"]["own_units"]
+    save_file(tensors, tmp_path / "old", {"fastshapley": json.dumps(config)})
+    loaded = FastSHAP.load(tmp_path / "old")
+    assert loaded.recipe == fitted.recipe
+    assert loaded.shap_values(frame).tobytes() == fitted.shap_values(frame).tobytes()
+
+
 def test_a_game_that_calls_the_model_asks_for_it(tmp_path: Path) -> None:
     X = numbers()
     model = LinearRegression().fit(X, X[:, 0])
@@ -106,6 +146,16 @@ def test_a_game_that_calls_the_model_asks_for_it(tmp_path: Path) -> None:
     loaded = FastSHAP.load(tmp_path / "file")
     with pytest.raises(ModelError, match=r"marginal .*load\(path, model=model\)"):
         loaded(X)
+
+
+@pytest.mark.parametrize("value_function", ["marginal", "baseline"])
+def test_a_game_that_calls_the_model_asks_for_it_to_be_learnt_from(value_function: str, tmp_path: Path) -> None:
+    X = numbers()
+    model = LinearRegression().fit(X, X[:, 0])
+    explainer(model, value_function=value_function).fit(X).save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file").set_params(progress=False)
+    with pytest.raises(ModelError, match=rf"{value_function} .*load\(path, model=model\)"):
+        loaded.fit(X)
 
 
 def test_networks_of_the_users_are_asked_for(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_mixed_rows_are_built_in_chunks(classifier: Any, monkeypatch: pytest.Mon
     game = Marginal(5).fit(problem(classifier, normal_frame()), RUN)
     x = encoded(normal_frame())
     whole = game(x, every(4, len(x)))
-    monkeypatch.setattr("fastshapley.value_functions.removal._MEMORY", 1000)
+    monkeypatch.setattr("fastshapley.value_functions.removal.MEMORY", 1000)
     torch.testing.assert_close(game(x, every(4, len(x))), whole, rtol=0, atol=1e-14)
 
 

@@ -31,6 +31,7 @@ from fastshapley.players import Features, Groups, Partition
 from fastshapley.recipes import Recipe
 from fastshapley.report import ROWS, Report, measure_network
 from fastshapley.schema import Schema, Table
+from fastshapley.thinning import can_be_thinned
 from fastshapley.training import Clock, Run, one_thread, seed_of
 from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame, ValueFunction
 from fastshapley.value_functions.base import Link, grand_values, null_values
@@ -144,8 +145,9 @@ class FastSHAP(BaseEstimator):
                 )
                 game = new.fit(problem, run.within(_SURROGATE))
             budget = budget.counting(game)
+            recipe = recipes.resolve(self.recipe, len(x), len(partition), noisy=can_be_thinned(game))
             recipe = budget.bound(recipe, game)
-            network = build_network(x, schema, game, self.network, recipe, run)
+            network = build_network(x, schema, game, partition.owner, self.network, recipe, run)
             self.losses_, pace = fit_network(
                 network,
                 game,

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from fastshapley.coalitions import curvature
 from fastshapley.errors import InputError
 from fastshapley.lessons import Examination, Lesson, prepare_examination, prepare_lesson
-from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, TableEncoder
+from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
 from fastshapley.recipes import Recipe
 from fastshapley.schema import Schema
+from fastshapley.thinning import thinning
 from fastshapley.training import Run, train
 from fastshapley.value_functions.base import TableGame, ValueFunction
 
@@ -26,20 +27,37 @@ _PART = 4096  # rows encoded at once
 
 
 def build_network(
-    x: Tensor, schema: Schema, game: ValueFunction, body: nn.Module | None, recipe: Recipe, run: Run
+    x: Tensor,
+    schema: Schema,
+    game: ValueFunction,
+    owner: Sequence[int],
+    body: nn.Module | None,
+    recipe: Recipe,
+    run: Run,
 ) -> ExplainerNetwork:
-    """A new network for a game: the encoding of the columns, then ``body`` or the recipe's layers."""
+    """A new network for a game: the encoding of the columns, then ``body`` or the recipe's layers.
+
+    ``owner`` is the player that each column belongs to.
+    """
     classes = _classes(game) if recipe.tied_classes and body is None else "free"
-    layers = recipe.explainer_layers
-    outputs = ExplainerNetwork.body_outputs(game.players, game.outputs, classes)
     with run.isolated("explainer weights"):
         encoder = TableEncoder.fitted(x, schema.category_counts, recipe.tails)
-        body = copy.deepcopy(body)
-        if body is None:
-            body = Perceptron(len(encoder.columns), outputs, layers.count, layers.width, layers.activation)
+        body = _body(encoder, game, owner, classes, recipe) if body is None else copy.deepcopy(body)
     network = ExplainerNetwork(encoder, body, game.players, game.outputs, classes).to(x.device)
     _check_body(network, x[:2])
     return network
+
+
+def _body(
+    encoder: TableEncoder, game: ValueFunction, owner: Sequence[int], classes: Classes, recipe: Recipe
+) -> nn.Module:
+    layers = recipe.explainer_layers
+    sizes = (layers.count, layers.width, layers.activation)
+    outputs = ExplainerNetwork.body_outputs(game.players, game.outputs, classes)
+    if not recipe.own_units or not owner:  # the players of a user's game may not be columns
+        return Perceptron(len(encoder.columns), outputs, *sizes)
+    owner = [owner[column] for column in encoder.columns]
+    return PlayerPerceptron(owner, outputs // game.players, recipe.own_units, *sizes)
 
 
 def _check_body(network: ExplainerNetwork, x: Tensor) -> None:
@@ -79,15 +97,16 @@ def fit_network(
 
     ``normalized`` says whether the loss sees normalised values; ``discrete`` which columns hold no numbers, and
     ``owner`` which player each belongs to. Losses are in units of the network's scale. The pace is the seconds
-    that an evaluation of the game takes.
+    that a row takes which the model, or the surrogate, is called with.
     """
     if value_function.players == 1:
         return [], 0.0  # the one value is grand minus null
-    exam = prepare_examination(value_function, x_val, recipe, run)
+    thin = thinning(value_function, recipe.targets, run)
+    exam = prepare_examination(thin, x_val, recipe, run)
     scale = _scale(value_function, exam, recipe)
     network.scale.copy_(scale)
     total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
-    lesson = prepare_lesson(value_function, x, scale, exam.pace, recipe, run, discrete, owner)
+    lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)
     if _is_constant(lesson, exam, run):
         network.scale.zero_()
         return [], exam.pace

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ from fastshapley.estimators.kernel import leverage_values
 from fastshapley.mixing import mix_rows
 from fastshapley.objective import coalition_loss
 from fastshapley.recipes import Recipe, Targets
+from fastshapley.thinning import Thin, cost
 from fastshapley.training import Clock, Run
 from fastshapley.value_functions.base import (
     TableGame,
     ValueFunction,
-    cost,
     evaluate,
     grand_values,
     null_values,
@@ -57,7 +57,8 @@ class Lesson:
 class Examination:
     """Rows x with grand minus null, coalitions s (n, m, players) and v(s) - v(0) (n, m, outputs).
 
-    They choose the best epoch; ``pace`` is the seconds that one of their evaluations took.
+    They choose the best epoch; ``pace`` is the seconds that one row took that the model, or the surrogate, was
+    called with.
     """
 
     x: Tensor
@@ -67,10 +68,11 @@ class Examination:
     pace: float
 
 
-def prepare_examination(value_function: ValueFunction, x: Tensor, recipe: Recipe, run: Run) -> Examination:
+def prepare_examination(thin: Thin, x: Tensor, recipe: Recipe, run: Run) -> Examination:
     """Evaluate coalitions of some of the rows ``x``; of fewer where evaluations are dear."""
     generator = run.generator("explainer validation")
-    x = x[torch.randperm(len(x), generator=generator, device=x.device)[: _most_rows(value_function, recipe)]]
+    game = thin(1, generator)
+    x = x[torch.randperm(len(x), generator=generator, device=x.device)[: _most_rows(game, recipe)]]
     saved: dict[str, Any] | None = run.checkpoint.load("examination")
     if saved is None:
         limited = recipe.targets is not None or run.clock.left() < math.inf
@@ -78,10 +80,10 @@ def prepare_examination(value_function: ValueFunction, x: Tensor, recipe: Recipe
         start, parts, done = time.monotonic(), [], 0
         while done < len(x) and (not done or clock.left()):
             part = x[done : 2 * done + 1]
-            parts.append(_draw(value_function, part, recipe.validation_coalitions, generator, paired=True))
+            parts.append(_draw(game, part, recipe.validation_coalitions, generator, paired=True))
             done += len(part)
         total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
-        pace = (time.monotonic() - start) / s[..., 0].numel()
+        pace = (time.monotonic() - start) / (s[..., 0].numel() * cost(game))
         saved = {"total": total, "s": s, "worth": worth, "pace": pace}
         run.checkpoint.save("examination", saved)
     total, s, worth = (saved[name].to(x.device) for name in ("total", "s", "worth"))
@@ -89,7 +91,7 @@ def prepare_examination(value_function: ValueFunction, x: Tensor, recipe: Recipe
 
 
 def prepare_lesson(
-    value_function: ValueFunction,
+    thin: Thin,
     x: Tensor,
     scale: Tensor,
     pace: float,
@@ -108,25 +110,28 @@ def prepare_lesson(
         return coalition_loss(phi, s, worth)
 
     def draw(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        total, s, worth = _draw(value_function, x, recipe.coalitions, generator, paired=recipe.paired)
+        game = thin(1, generator)
+        total, s, worth = _draw(game, x, recipe.coalitions, generator, paired=recipe.paired)
         return (total / scale).float(), s, (worth / scale).float()
 
     def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        values, total = leverage_values(value_function, x, coalitions // 2, generator)
+        values, total = leverage_values(thin(plan.background, generator), x, plan.coalitions // 2, generator)
         return (total / scale).float(), (values / scale).float()
 
+    game = thin(1, run.generator("lesson"))
     if recipe.targets is None:
-        total = torch.cat([total_values(value_function, part) for part in x.split(_PART)])
+        total = torch.cat([total_values(game, part) for part in x.split(_PART)])
         return Lesson(x, (total / scale).float(), lambda phi, rows, g: paper_loss(phi, *draw(x[rows], g)[1:], g))
-    rows, coalitions, by_targets = _plan(value_function, recipe.targets, recipe.coalitions, pace, run)
-    x = _rows(x, rows, recipe.targets, run, discrete, owner)
+    threads = _threads(game, run.device)
+    plan = _plan(thin, game.players, recipe.targets, recipe.coalitions, pace / threads, run)
+    x = _rows(x, plan.rows, recipe.targets, run, discrete, owner)
     calls = _BLOCK if run.clock.seconds == math.inf else _BLOCK // 8  # time is looked at between blocks
-    blocks = x.split(max(1, calls // (coalitions * cost(value_function))))
-    if by_targets:
-        total, targets = _evaluate(value_function, blocks, run, recipe.targets.seconds, estimate)
+    blocks = x.split(max(1, calls // (plan.coalitions * plan.cost)))
+    if plan.targets:
+        total, targets = _evaluate(blocks, threads, run, recipe.targets.seconds, estimate)
         return Lesson(x[: len(total)], total, lambda phi, rows, g: (phi - targets[rows]).square().mean())
-    logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), coalitions)
-    total, s, worth = _evaluate(value_function, blocks, run, recipe.targets.seconds, draw)
+    logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), plan.coalitions)
+    total, s, worth = _evaluate(blocks, threads, run, recipe.targets.seconds, draw)
     return Lesson(x[: len(total)], total, lambda phi, rows, g: paper_loss(phi, s[rows], worth[rows], g))
 
 
@@ -147,22 +152,36 @@ def _draw(
     return grand_values(value_function, x) - null, s, evaluate(value_function, x, s) - null[:, None]
 
 
-def _plan(
-    value_function: ValueFunction, options: Targets, few: int, pace: float, run: Run
-) -> tuple[int, int, bool]:
-    """For how many rows to evaluate how many coalitions each: enough for targets, True, or ``few`` of more rows."""
+@dataclass(frozen=True)
+class _Plan:
+    """For how many rows to evaluate how many coalitions each, which cost so many calls of the model each.
+
+    ``targets``: enough of them to estimate values, not few of more rows; each with ``background`` rows at least.
+    """
+
+    rows: int
+    coalitions: int
+    cost: int
+    background: int
+    targets: bool
+
+
+def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, run: Run) -> _Plan:
     saved: dict[str, Any] | None = run.checkpoint.load("plan")
     if saved is None:
-        affordable = options.evaluations // cost(value_function)
         seconds = min(options.seconds, _SHARE * run.clock.left())
-        affordable = max(1, int(min(affordable, _threads(value_function, run.device) * seconds / max(pace, 1e-12))))
-        enough = min(2 * (options.coalitions * value_function.players // 2), 1 << value_function.players)
-        by_targets = affordable // enough >= _FEWEST
-        coalitions = enough if by_targets else few
-        rows = max(1, affordable // coalitions)
-        saved = {"rows": rows, "coalitions": coalitions, "targets": by_targets}
+        calls = int(min(options.evaluations, seconds / max(pace, 1e-12)))
+        wanted = 2 * (options.coalitions * players // 2)
+        coalitions = min(wanted, 1 << players)
+        background = wanted // coalitions  # where there are few coalitions, each is worth more calls
+        each = cost(thin(background, run.generator("plan")))
+        targets = calls // (coalitions * each) >= _FEWEST
+        if not targets:
+            coalitions, background = few, 1
+            each = cost(thin(background, run.generator("plan")))
+        saved = asdict(_Plan(max(1, calls // (coalitions * each)), coalitions, each, background, targets))
         run.checkpoint.save("plan", saved)
-    return saved["rows"], saved["coalitions"], saved["targets"]
+    return _Plan(**saved)
 
 
 def _rows(
@@ -177,8 +196,8 @@ def _rows(
 
 
 def _evaluate(
-    value_function: ValueFunction,
     blocks: Sequence[Tensor],
+    threads: int,
     run: Run,
     seconds: float,
     compute: Callable[[Tensor, torch.Generator], tuple[Tensor, ...]],
@@ -199,7 +218,7 @@ def _evaluate(
     parts = []
     clock = Clock(min(seconds, _SHARE * run.clock.left()))
     bar = run.bar(sum(map(len, blocks)), "coalitions", "row")
-    with closing(_each(one, len(blocks), _threads(value_function, run.device))) as results:
+    with closing(_each(one, len(blocks), threads)) as results:
         for number, part in enumerate(results):
             parts.append(part)
             bar.update(len(blocks[number]))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fastshapley.checkpoints import write_atomically
 from fastshapley.errors import FileFormatError
 from fastshapley.models import ModelFunction
-from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, TableEncoder
+from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.players import Groups, Partition
 from fastshapley.recipes import Layers, Recipe, Targets
 from fastshapley.report import Report
@@ -140,12 +140,12 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _layers(body: nn.Module) -> dict[str, Any] | None:
     """The sizes of a body of ours; None for a module of the user's."""
-    return body.config if isinstance(body, Perceptron) else None
+    return body.config if isinstance(body, Perceptron | PlayerPerceptron) else None
 
 
 def _body(layers: dict[str, Any] | None, given: nn.Module | None, argument: str) -> nn.Module:
     if layers is not None:
-        return Perceptron(**layers)
+        return PlayerPerceptron(**layers) if "owner" in layers else Perceptron(**layers)
     if given is None:
         raise FileFormatError(f"the file holds only the weights of a network of your own: pass it as {argument}=")
     return copy.deepcopy(given)

@@ -10,6 +10,7 @@ from fastshapley.networks.mlp import Activation
 from fastshapley.training import Training
 
 _FEW = 2000  # rows
+_MANY = 32  # players
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,10 @@ class Targets:
     """Fit the network to Shapley values estimated once for each training row, instead of to fresh coalitions.
 
     ``coalitions`` are evaluated per player and row, for as many rows as ``evaluations`` and ``seconds`` allow in
-    all. Evaluations count the rows that the surrogate is called with, or the model, which a marginal game calls
-    once for each background row. With fewer than ``rows`` rows at hand, new ones are mixed from them. Where even
-    few rows would cost too much, the network is fitted by the paper's loss to few coalitions of many rows.
+    all. Evaluations count the rows that the surrogate is called with, or the model; of a marginal game's background
+    each takes a part, drawn at random, which leaves the values right on average. With fewer than ``rows`` rows at
+    hand, new ones are mixed from them. Where even few rows would cost too much, the network is fitted by the
+    paper's loss to few coalitions of many rows.
     """
 
     coalitions: int = 16
@@ -64,6 +66,7 @@ class Recipe:
     outputs_per_step: outputs drawn for each step of the paper's loss; None for all of them jointly.
     validation_rows, validation_coalitions: what early stopping looks at, drawn once.
     tied_classes: use that probabilities sum to one, so that values sum to zero over classes.
+    own_units: units of the explainer that see the inputs of one player alone, for each player; 0 for none.
     tails: numbers further than so many spreads from the mean enter the networks by their logarithm; None for as
         they are.
     """
@@ -80,6 +83,7 @@ class Recipe:
     validation_rows: int = 512
     validation_coalitions: int = 128
     tied_classes: bool = False
+    own_units: int = 0
     tails: float | None = None
 
     def __post_init__(self) -> None:
@@ -99,6 +103,8 @@ class Recipe:
         for name in ("coalitions", "validation_coalitions"):
             if (self.paired or name != "coalitions") and getattr(self, name) % 2:
                 raise ValueError(f"Recipe: {name} is {getattr(self, name)}; pairs need an even number")
+        if not isinstance(self.own_units, int) or self.own_units < 0:
+            raise ValueError(f"Recipe: own_units is {self.own_units!r}; it must be a whole number, 0 or more")
         if self.tails is not None and not self.tails > 0:
             raise ValueError(f"Recipe: tails is {self.tails}; it must be positive, or None")
         if self.outputs_per_step is not None and self.outputs_per_step < 1:
@@ -118,13 +124,14 @@ def paper() -> Recipe:
     )
 
 
-def default(rows: int, players: int) -> Recipe:
+def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
     """Ours: targets from the kernel estimator, then a plain regression with an annealed rate.
 
     The work grows with the number of training ``rows``, as does what can be learnt from them; but few are mixed to
-    many, and learnt for longer. Of many ``players``, values of more rows are worth more than closer ones.
+    many, and learnt for longer. Of many ``players``, and of a ``noisy`` game, which is evaluated on a part of its
+    background, values of more rows are worth more than closer ones; noise also asks for a lower rate.
     """
-    few = rows < _FEW
+    few, many = rows < _FEW, players > _MANY
     return Recipe(
         surrogate=(
             Training(
@@ -141,26 +148,28 @@ def default(rows: int, players: int) -> Recipe:
         explainer=Training(
             steps=3000 if few else max(1400, min(11_000, 2 * rows // 5)),
             batch_size=128,
-            learning_rate=max(3e-3, 8e-3 * min(1.0, math.sqrt(rows / 24_000))),
+            learning_rate=max(3e-3, (4e-3 if noisy else 8e-3) * min(1.0, math.sqrt(rows / 24_000))),
             schedule="cosine",
             clip=1.0,
         ),
-        explainer_layers=Layers(3, 256, "silu"),
+        explainer_layers=Layers(3, 128 if many else 256, "silu"),
         targets=Targets(
-            coalitions=16 if players <= 32 else 8,
-            evaluations=8_000_000 if few else max(4_000_000, min(14_000_000, 600 * rows)),
+            coalitions=8 if many else 16 if noisy else 32,
+            evaluations=(2 if noisy else 1) * (8_000_000 if few else max(3_000_000, min(14_000_000, 600 * rows))),
+            rows=131_072 if noisy else 65_536,
         ),
         tied_classes=True,
+        own_units=4,
         tails=3.0,
     )
 
 
-def resolve(recipe: Any, rows: int, players: int) -> Recipe:
+def resolve(recipe: Any, rows: int, players: int, *, noisy: bool = False) -> Recipe:
     """A recipe from its name, for so many training rows and players, or as given."""
     if isinstance(recipe, Recipe):
         return recipe
     if recipe == "default":
-        return default(rows, players)
+        return default(rows, players, noisy=noisy)
     if recipe == "paper":
         return paper()
     raise ValueError(f"recipe is {recipe!r}: use 'default', 'paper' or a fastshapley.Recipe")

@@ -92,7 +92,7 @@ def measure_network(
 ) -> Report | None:
     """The report on an explainer's network for the rows ``x``, or for as many as can be afforded.
 
-    ``pace`` is the seconds that an evaluation of the game takes.
+    ``pace`` is the seconds that a row takes which the model, or the surrogate, is called with.
     """
     calls, seconds = budget.for_report(game), run.clock.left()
     found = true_values(game, x, run.seed, calls=calls, pace=pace, seconds=seconds)
@@ -145,12 +145,12 @@ def true_values(
 ) -> tuple[Tensor, Estimate, str] | None:
     """Some of the rows ``x``, their Shapley values as well as can be afforded, and how these were found.
 
-    ``calls`` is how many rows the model may be called with, ``pace`` the seconds of an evaluation, and ``seconds``
+    ``calls`` is how many rows the model may be called with, ``pace`` the seconds that a row takes, and ``seconds``
     how many there are. None if that does not do for one row.
     """
     players = value_function.players
-    affordable = min(_EVALUATIONS, calls) // cost(value_function), min(_SECONDS, seconds) / max(pace, 1e-9)
-    evaluations = int(min(*affordable, _WORK // players))
+    calls = min(_EVALUATIONS, calls, min(_SECONDS, seconds) / max(pace, 1e-9))
+    evaluations = int(min(calls // cost(value_function), _WORK // players))
     if evaluations < min(8 * players + 2, 1 << players):
         return None
     if players <= MAX_PLAYERS and (rows := min(len(x), evaluations >> players)) >= min(len(x), _FEWEST):

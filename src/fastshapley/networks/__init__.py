@@ -1,5 +1,5 @@
 """The networks that play a surrogate's and an explainer's part."""
 
-from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, TableEncoder
+from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
 
-__all__ = ["ExplainerNetwork", "MaskedNetwork", "Perceptron", "TableEncoder"]
+__all__ = ["ExplainerNetwork", "MaskedNetwork", "Perceptron", "PlayerPerceptron", "TableEncoder"]

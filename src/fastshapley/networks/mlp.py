@@ -35,6 +35,51 @@ class Perceptron(nn.Sequential):
         self.config = config
 
 
+class PlayerPerceptron(nn.Module):
+    """A perceptron that weighs, for each player, a few units that see that player's own inputs alone.
+
+    From (b, inputs) to (b, players * outputs): the value of player i is a_i0(x) + sum over j of a_ij(x) h_ij(x_i),
+    where the hidden layers make the a of the whole row. A player's value follows its own inputs closely, and the
+    rest of the row bends that curve: a shape that generalises from fewer rows than hidden layers alone.
+    """
+
+    def __init__(
+        self, owner: Sequence[int], outputs: int, units: int, layers: int, width: int, activation: Activation
+    ) -> None:
+        """``owner`` is the player of each input, ``outputs`` and ``units`` are those of one player."""
+        super().__init__()
+        self.config: dict[str, Any] = {
+            "owner": list(owner),
+            "outputs": outputs,
+            "units": units,
+            "layers": layers,
+            "width": width,
+            "activation": activation,
+        }
+        self.players = max(owner) + 1
+        self.one_to_one = list(owner) == list(range(self.players))
+        self.register_buffer("owner", torch.tensor(list(owner)), persistent=False)
+        self.hidden = Perceptron(len(owner), (units + 1) * self.players * outputs, layers, width, activation)
+        shared = torch.bincount(self.owner).sqrt()[self.owner]
+        self.weight = nn.Parameter(torch.randn(units, len(owner)) / shared)
+        self.bias = nn.Parameter(torch.randn(units, self.players))
+        self.activation = _ACTIVATIONS[activation]()
+
+    owner: Tensor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        own = inputs[:, None] * self.weight
+        if not self.one_to_one:
+            own = own.new_zeros(*own.shape[:2], self.players).index_add(2, self.owner, own)
+        own = self.activation(own + self.bias)  # (b, units, players)
+        free, weights = (
+            self.hidden(inputs)
+            .unflatten(1, (-1, self.players, self.config["outputs"]))
+            .split([1, own.shape[1]], dim=1)
+        )
+        return (free[:, 0] + (weights * own[..., None]).sum(1)).flatten(1)
+
+
 class TableEncoder(nn.Module):
     """Encoded rows (n, columns), float64 with NaN for gaps, to a network's inputs (n, width), float32.
 

@@ -17,7 +17,7 @@ from fastshapley.schema import Schema, Table
 from fastshapley.training import Run
 from fastshapley.value_functions.base import Link, Problem, TableGame, apply_link
 
-_MEMORY = 1 << 27  # bytes of mixed rows built at once
+MEMORY = 1 << 27  # bytes of mixed rows built at once
 
 
 class Removal(TableGame, ABC):
@@ -48,20 +48,21 @@ class Removal(TableGame, ABC):
         return self
 
     def grand(self, x: Tensor) -> Tensor:
-        return apply_link(self.link, self._model(x))
+        return apply_link(self.link, self.predict(x))
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         first, which = _distinct(s)  # a coalition that a row has twice is evaluated once
         shown = self.partition_.mask(s).flatten(0, 1)[first]
         row = torch.arange(len(x), device=x.device).repeat_interleave(s.shape[1])[first]
-        chunk = max(1, _MEMORY // (8 * self.rows_.numel()))
+        chunk = max(1, MEMORY // (8 * self.rows_.numel()))
         means = []
         for show, number in zip(shown.split(chunk), row.split(chunk), strict=True):
             mixed = torch.where(show[:, None], x[number][:, None], self.rows_)
-            means.append(self._model(mixed.flatten(0, 1)).unflatten(0, mixed.shape[:2]).mean(1))
+            means.append(self.predict(mixed.flatten(0, 1)).unflatten(0, mixed.shape[:2]).mean(1))
         return apply_link(self.link, torch.cat(means))[which].unflatten(0, s.shape[:2])
 
-    def _model(self, x: Tensor) -> Tensor:
+    def predict(self, x: Tensor) -> Tensor:
+        """The model's outputs for encoded rows."""
         if self.model_ is None:
             raise ModelError(
                 f"the {type(self).__name__.lower()} value function calls the model, which a file does not hold: "

@@ -1,0 +1,94 @@
+"""A marginal game at a fraction of its cost, right on average: what targets are learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+from fastshapley.estimators.kernel import leverage_values
+from fastshapley.recipes import Targets
+from fastshapley.training import Run
+from fastshapley.value_functions import Removal, ValueFunction, base
+from fastshapley.value_functions.removal import MEMORY
+
+Thin = Callable[[int, torch.Generator], ValueFunction]  # the game with so many background rows, and a generator
+_SHARE = 0.025  # of the evaluations, for each of two looks at what background rows add
+_COALITIONS = 8  # a player, at each look
+
+
+class Thinned:
+    """A game of the model that averages over few of its background rows, drawn anew for each evaluation.
+
+    Its expectation is the game, whose link must be the identity. ``added`` (background, players, outputs) is what
+    each player of a background row is thought to add to the output; less the mean over rows, it is taken off for
+    the players that come from the background. Right or wrong, that leaves the expectation as it is; as good as the
+    background rows' Shapley values, it takes off most of the noise.
+    """
+
+    def __init__(self, game: Removal, rows: int, generator: torch.Generator, added: Tensor | None = None) -> None:
+        self.game, self.cost, self.generator = game, rows, generator
+        self.players, self.outputs, self.null, self.grand = game.players, game.outputs, game.null, game.grand
+        self.added = None if added is None else added - added.mean(0)
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        width = max(x.shape[1], self.players * self.outputs)
+        chunk = max(1, MEMORY // (8 * s.shape[1] * self.cost * width))
+        return torch.cat([self._evaluate(*part) for part in zip(x.split(chunk), s.split(chunk), strict=True)])
+
+    def _evaluate(self, x: Tensor, s: Tensor) -> Tensor:
+        background, shown = self.game.rows_, self.game.partition_.mask(s)
+        size, device = (*s.shape[:2], self.cost), self.generator.device
+        drawn = torch.randint(len(background), size, generator=self.generator, device=device)
+        mixed = torch.where(shown[:, :, None], x[:, None, None], background[drawn])
+        y = self.game.predict(mixed.flatten(0, 2)).unflatten(0, size)
+        if self.added is not None:
+            y = y - torch.einsum("nmp,nmbpo->nmbo", (~s).to(self.added), self.added[drawn])
+        return y.mean(2)
+
+
+def cost(value_function: ValueFunction) -> int:
+    """How many rows the model is called with for one evaluation of a game, thinned or not."""
+    return value_function.cost if isinstance(value_function, Thinned) else base.cost(value_function)
+
+
+def can_be_thinned(value_function: ValueFunction) -> TypeGuard[Removal]:
+    """Whether a game averages the model's outputs over several rows, and nothing is made of the average."""
+    game = value_function
+    return isinstance(game, Removal) and game.link == "identity" and len(game.rows_) > 1
+
+
+def thinning(value_function: ValueFunction, options: Targets | None, run: Run) -> Thin:
+    """How to thin a game, within the evaluations of ``options``; a game that cannot be thinned stays as it is."""
+    if options is None or not can_be_thinned(value_function):
+        return lambda rows, generator: value_function
+    game = value_function
+    saved: dict[str, Any] | None = run.checkpoint.load("background")
+    if saved is None:
+        saved = {"added": _added(game, options, run)}
+        run.checkpoint.save("background", saved)
+    added = saved["added"]
+
+    def thin(rows: int, generator: torch.Generator) -> ValueFunction:
+        return Thinned(game, rows, generator, added) if rows < len(game.rows_) else game
+
+    return thin
+
+
+def _added(game: Removal, options: Targets, run: Run) -> Tensor | None:
+    """Values of the background rows, the second look with the noise that the first takes off; None if too dear."""
+    if game.model_ is None:
+        return None
+    calls = min(options.evaluations, min(options.seconds, run.clock.left()) / max(game.model_.pace, 1e-12))
+    pairs = min(_COALITIONS * game.players // 2, (1 << game.players - 1) - 1)
+    rows = int(_SHARE * calls / (len(game.rows_) * 2 * pairs))
+    if rows < 1:
+        return None
+    generator, added = run.generator("background values"), None
+    if rows >= len(game.rows_):
+        return leverage_values(game, game.rows_, pairs, generator)[0]
+    for _ in range(2):
+        added, _ = leverage_values(Thinned(game, rows, generator, added), game.rows_, pairs, generator)
+    return added
