@@ -20,18 +20,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from estimators import OURS
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley import FastSHAP, metrics, recipes
-from fastshapley.checkpoints import write_atomically
+from fastshapley.checkpoints import write_text
 from fastshapley.datasets import Split
 from fastshapley.estimators import exact, kernel
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.models import ModelFunction
 from fastshapley.objective import normalize
+from fastshapley.paper import printed
+from fastshapley.paper.experiments import ESTIMATORS
 from fastshapley.paper.tables import TABLES
 from fastshapley.recipes import Recipe
 from fastshapley.schema import Schema
@@ -83,7 +84,7 @@ def prepare(name: str, results: dict[str, Any]) -> Table:
         results["surrogate"] = {
             "default": {"loss": min(game.losses_), "seconds": seconds},
             "paper recipe": {"loss": min(other.losses_), "seconds": other_seconds},
-            "printed": experiment.surrogate_loss,
+            "printed": printed.SURROGATE_LOSS[name],
         }
     if game.players <= EXACT:
         truth = exact(game, x_test)
@@ -141,7 +142,7 @@ def sampling(table: Table, l2: float) -> dict[str, float | None]:
     players = table.game.players
     budget = min(256 * players, 1 << players)
     found: dict[str, float | None] = {}
-    for name, estimator in OURS.items():
+    for name, estimator in ESTIMATORS.items():
         estimate = estimator(table.game, table.x_test, budget=budget, history=True, random_state=0)
         errors = [float(metrics.l2(values, table.truth).mean()) for values in estimate.history]
         needed = metrics.evaluations_to_match(estimate.budgets, np.array(errors), l2)
@@ -168,7 +169,7 @@ def other_games(table: Table) -> dict[str, Any]:
             "l2": float(l2.mean()),
             "l2_interval": metrics.interval(l2),
             "truth_error": float(np.sqrt(np.square(truth.stderr).sum((1, 2))).mean()),
-            "printed": TABLES[table.name].l2[kind],
+            "printed": printed.L2[table.name, kind][0],
             "seconds": seconds,
         }
     return found
@@ -234,13 +235,7 @@ def main() -> None:
 
     def keep() -> None:
         everything["summary"] = summary(tables)
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(everything, indent=1) + "\n"
-
-        def write(path: Path) -> None:
-            path.write_text(text)
-
-        write_atomically(options.output, write)
+        write_text(options.output, json.dumps(everything, indent=1) + "\n")
 
     prepared = {name: prepare(name, tables.setdefault(name, {})) for name in options.tables}
     for seed in range(options.seeds):
@@ -257,7 +252,7 @@ def main() -> None:
             print(name, seed, found, flush=True)
     for name, table in prepared.items():
         l2 = float(np.mean([run["default"]["l2"] for run in tables[name]["seeds"].values()]))
-        tables[name]["printed_l2"] = TABLES[name].l2["surrogate"]
+        tables[name]["printed_l2"] = printed.L2[name, "surrogate"][0]
         tables[name]["evaluations_to_match"] = sampling(table, l2)
         if name == "marketing" and "other_games" not in tables[name]:
             tables[name]["other_games"] = other_games(table)

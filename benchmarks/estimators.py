@@ -28,9 +28,10 @@ from torch import Tensor
 
 from fastshapley import metrics
 from fastshapley.datasets import Split, load_bankruptcy, load_census
-from fastshapley.estimators import Estimate, exact, kernel, permutation
+from fastshapley.estimators import exact, kernel
 from fastshapley.metrics import evaluations_to_match as match
 from fastshapley.models import ModelFunction
+from fastshapley.paper.experiments import ESTIMATORS
 from fastshapley.paper.tables import boosted_trees, deep_trees
 from fastshapley.schema import Schema
 from fastshapley.training import Run, one_thread
@@ -42,14 +43,6 @@ LARGE_ROWS, LARGE_BUDGETS, LARGE_TRUTH, SEEDS = 64, (378, 512, 768, 1024, 1536, 
 Array = NDArray[np.float64]
 Game = Callable[[NDArray[Any]], Array]
 Peer = Callable[[Game, int, int, int], Array]  # game, players, budget, seed -> values
-
-OURS: dict[str, Callable[..., Estimate]] = {
-    "kernel, unpaired": partial(kernel, paired=False),
-    "kernel, paired": kernel,
-    "kernel, leverage": partial(kernel, sampling="leverage"),
-    "permutation": partial(permutation, antithetic=False),
-    "permutation, antithetic": permutation,
-}
 
 
 def by_shap(game: Game, players: int, budget: int, seed: int) -> Array:
@@ -114,7 +107,7 @@ def census() -> dict[str, Any]:
     truth = exact(surrogate_game, x).values
     exact_seconds = time.perf_counter() - start
     game = Timed(surrogate_game)
-    curves: dict[str, Any] = {name: [] for name in (*OURS, *PEERS)}
+    curves: dict[str, Any] = {name: [] for name in (*ESTIMATORS, *PEERS)}
     run_all(game, x[:2], truth[:2], BUDGETS[0], 1)  # everything once, untimed: imports, caches
     for budget in BUDGETS:
         for name, found in run_all(game, x, truth, budget, TURNS).items():
@@ -127,13 +120,13 @@ def census() -> dict[str, Any]:
         "exact_seconds": exact_seconds,
         "turns": f"ours: means of {TURNS} runs on all rows; peers: each row once, in {TURNS} parts",
         "curves": curves,
-        f"at budget {BUDGETS[-1]}": {p: {n: compare(curves[p][-1], curves[n]) for n in OURS} for p in PEERS},
+        f"at budget {BUDGETS[-1]}": {p: {n: compare(curves[p][-1], curves[n]) for n in ESTIMATORS} for p in PEERS},
     }
 
 
 def run_all(game: Timed, x: Tensor, truth: Array, budget: int, turns: int) -> dict[str, Any]:
     """Every estimator at one budget: l2 over the rows, evaluations a row, seconds, and those outside the game."""
-    errors: dict[str, list[Array]] = {name: [] for name in (*OURS, *PEERS)}
+    errors: dict[str, list[Array]] = {name: [] for name in (*ESTIMATORS, *PEERS)}
     costs = {name: np.zeros(3) for name in errors}  # evaluations, seconds, seconds in the game
 
     def timed(name: str, explain: Callable[[], Array], truth: Array) -> None:
@@ -147,15 +140,15 @@ def run_all(game: Timed, x: Tensor, truth: Array, budget: int, turns: int) -> di
         return np.stack([-values, values], axis=2)
 
     for turn, part in enumerate(np.array_split(np.arange(len(x)), turns)):
-        for name, ours in OURS.items():
+        for name, ours in ESTIMATORS.items():
             run = partial(ours, game, x, budget=budget, random_state=turn)
             timed(name, lambda run=run: run().values, truth)  # type: ignore[misc]
         for name, peer in PEERS.items():
             timed(name, partial(row_by_row, peer, part.tolist()), truth[part])
     results = {}
     for name, (evaluations, seconds, inside) in costs.items():
-        runs = turns if name in OURS else 1
-        l2 = np.mean(errors[name], axis=0) if name in OURS else np.concatenate(errors[name])
+        runs = turns if name in ESTIMATORS else 1
+        l2 = np.mean(errors[name], axis=0) if name in ESTIMATORS else np.concatenate(errors[name])
         results[name] = {
             "budget": budget,
             "evaluations": float(evaluations) / runs / len(x),
@@ -187,7 +180,7 @@ def bankruptcy() -> dict[str, Any]:
     doubt = float(np.sqrt(np.square(truth.stderr).sum((1, 2))).mean())
     errors, curves = {}, {}
     for name in ("kernel, paired", "kernel, leverage"):
-        run = partial(OURS[name], game, x, budget=LARGE_BUDGETS[-1], history=LARGE_BUDGETS)
+        run = partial(ESTIMATORS[name], game, x, budget=LARGE_BUDGETS[-1], history=LARGE_BUDGETS)
         runs = [run(random_state=seed).history for seed in range(SEEDS)]
         errors[name] = np.mean([[metrics.l2(v, truth.values) for v in history] for history in runs], axis=0)
         curves[name] = [{"budget": b, **distance(l2)} for b, l2 in zip(LARGE_BUDGETS, errors[name], strict=True)]
@@ -208,11 +201,11 @@ def bankruptcy() -> dict[str, Any]:
 def draw(results: dict[str, Any]) -> None:
     figure = Figure(figsize=(15, 6.4))
     axes = figure.subplots(1, 3)
-    colours = dict(zip((*OURS, *PEERS), [*colormaps["tab10"](range(10)), "black"], strict=True))
+    colours = dict(zip((*ESTIMATORS, *PEERS), [*colormaps["tab10"](range(10)), "black"], strict=True))
     panels = [("census", "budget", BUDGETS), ("census", "seconds", None), ("bankruptcy", "budget", LARGE_BUDGETS)]
     for axis, (game, cost, ticks) in zip(axes, panels, strict=True):
         for name, curve in results[game]["curves"].items():
-            label, style, width = (f"ours: {name}", "o-", 2.0) if name in OURS else (name, "s--", 1.2)
+            label, style, width = (f"ours: {name}", "o-", 2.0) if name in ESTIMATORS else (name, "s--", 1.2)
             points = [[c[key] for c in curve] for key in (cost, "l2", "l2_interval")]
             axis.errorbar(*points, fmt=style, color=colours[name], label=label, ms=4, capsize=2, lw=width)
         axis.set(xscale="log", yscale="log", title=f"{game}, {results[game]['players']} players")

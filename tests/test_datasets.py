@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import re
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fastshapley.datasets import Split, load_bankruptcy, load_census, load_marketing, load_news
+from fastshapley.datasets import SOURCES, Split, load_bankruptcy, load_census, load_marketing, load_news
 from fastshapley.players import Groups
 
 DATA = Path(os.environ.get("FASTSHAPLEY_DATA", ""))
@@ -94,6 +97,15 @@ def test_census_by_name_is_the_same_people_with_text_and_gaps(census: Split) -> 
     assert not (rows[text] == "?").to_numpy().any()
 
 
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", fail)
+
+
+@pytest.mark.usefixtures("offline")
 def test_census_without_its_file_says_what_to_download_and_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +146,7 @@ def test_bankruptcy_has_the_papers_features_and_split() -> None:
     assert len(data.players.bind(list(rows.columns))) == 94
 
 
+@pytest.mark.usefixtures("offline")
 def test_bankruptcy_without_its_file_says_what_to_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -237,3 +250,13 @@ def test_unknown_kind_of_categories() -> None:
     kind: Any = "dummies"
     with pytest.raises(ValueError, match="categories is 'dummies': use 'codes' or 'names'"):
         load_census(kind)
+
+
+@needs_census
+@pytest.mark.parametrize("table", ["census", "marketing"])
+def test_published_files_have_the_checksums_that_a_download_is_held_against(table: str) -> None:
+    source = SOURCES[table]
+    path = DATA / source.name
+    if not path.is_file():
+        pytest.skip(f"set FASTSHAPLEY_DATA to a folder that holds {source.name}")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == source.sha256

@@ -32,6 +32,15 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, or leave what was there."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
+
+
 def fingerprint(*parts: Any) -> str:
     """A hash of tensors and of anything with a stable ``repr``."""
     digest = hashlib.sha256()
@@ -78,7 +87,7 @@ class Checkpoint:
                     "settings: choose another directory, or delete this one"
                 )
             return seed
-        write_atomically(path, lambda p: _write_text(p, json.dumps({"key": key, "seed": seed})))
+        write_text(path, json.dumps({"key": key, "seed": seed}))
         return seed
 
     def load(self, name: str) -> dict[str, Any] | None:
@@ -96,7 +105,3 @@ class Checkpoint:
     def save(self, name: str, state: dict[str, Any]) -> None:
         if self.directory is not None:
             write_atomically(self.directory / f"{name}.pt", lambda path: torch.save(state, path))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)

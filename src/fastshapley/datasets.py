@@ -1,10 +1,11 @@
-"""The paper's data sets, from the files that their publishers distribute."""
+"""The paper's data sets, from the files that their publishers distribute.
+
+They are looked for in the folder ``$FASTSHAPLEY_DATA``, then in the user's cache, then downloaded there.
+"""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,38 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
+from fastshapley.downloads import Source, find
 from fastshapley.players import Features, Groups
+
+_UCI = "https://archive.ics.uci.edu"
+SOURCES = {
+    "census": Source(
+        "census/adult.data",
+        f"{_UCI}/dataset/2/adult",
+        f"{_UCI}/static/public/2/adult.zip",
+        ("adult.data",),
+        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+    ),
+    "marketing": Source(
+        "marketing/bank-full.csv",
+        f"{_UCI}/dataset/222/bank+marketing",
+        f"{_UCI}/static/public/222/bank+marketing.zip",
+        ("bank.zip", "bank-full.csv"),
+        "d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",
+    ),
+    "bankruptcy": Source(
+        "bankruptcy/data.csv",
+        f"{_UCI}/dataset/572/taiwanese+bankruptcy+prediction",
+        f"{_UCI}/static/public/572/taiwanese+bankruptcy+prediction.zip",
+        ("data.csv",),
+    ),
+    "news": Source(
+        "news/OnlineNewsPopularity.csv",
+        f"{_UCI}/dataset/332/online+news+popularity",
+        f"{_UCI}/static/public/332/online+news+popularity.zip",
+        ("OnlineNewsPopularity/OnlineNewsPopularity.csv",),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -53,9 +85,8 @@ def load_census(categories: Literal["codes", "names"] = "codes") -> Split:
         "Country",
         "income",
     ]
-    path = find_file("census/adult.data", "UCI Adult, https://archive.ics.uci.edu/dataset/2/adult")
     frame = pd.read_csv(
-        path,
+        find(SOURCES["census"]),
         names=columns,
         skipinitialspace=True,
         na_values=["?"] if categories == "names" else [],
@@ -79,8 +110,7 @@ def load_marketing() -> Split:
     As in the paper, four features are one-hot and each a group of its columns, yes and no are 1 and 0, levels of
     education and months are numbered, and the continuous features are standardised.
     """
-    source = "UCI Bank Marketing, https://archive.ics.uci.edu/dataset/222/bank+marketing"
-    frame = pd.read_csv(find_file("marketing/bank-full.csv", source), sep=";")
+    frame = pd.read_csv(find(SOURCES["marketing"]), sep=";")
     y = (frame.pop("y") == "yes").to_numpy(np.int64)
     orders = {
         "education": ["unknown", "primary", "secondary", "tertiary"],
@@ -106,8 +136,7 @@ def load_bankruptcy() -> Split:
 
     As in the paper, without a column that is constant and two companies whose revenue per person is off the scale.
     """
-    source = "UCI Taiwanese Bankruptcy Prediction, https://archive.ics.uci.edu/dataset/572"
-    frame = pd.read_csv(find_file("bankruptcy/data.csv", source))
+    frame = pd.read_csv(find(SOURCES["bankruptcy"]))
     frame.columns = frame.columns.str.strip()
     frame = frame[frame["Revenue per person"] <= 1].drop(columns="Net Income Flag")
     y = frame.pop("Bankrupt?").to_numpy(np.int64)
@@ -116,27 +145,11 @@ def load_bankruptcy() -> Split:
 
 def load_news() -> Split:
     """UCI online news popularity, 39644 articles and 58 features; the target is more than 1400 shares."""
-    source = "UCI Online News Popularity, https://archive.ics.uci.edu/dataset/332/online+news+popularity"
-    frame = pd.read_csv(find_file("news/OnlineNewsPopularity.csv", source))
+    frame = pd.read_csv(find(SOURCES["news"]))
     frame.columns = frame.columns.str.strip()
     y = (frame.pop("shares") > 1400).to_numpy(np.int64)
     frame = frame.drop(columns=["url", "timedelta"], errors="ignore").astype(np.float64)
     return _split(frame, y, first=(0.1, 123), second=(0.1, 123), players=Features())
-
-
-def find_file(name: str, source: str) -> Path:
-    """The file, as it is or with gzip, in the folder ``$FASTSHAPLEY_DATA`` or in the user's cache."""
-    folders = [Path.home() / ".cache" / "fastshapley"]
-    if configured := os.environ.get("FASTSHAPLEY_DATA"):
-        folders.insert(0, Path(configured))
-    for folder in folders:
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.exists():
-                return path
-    raise FileNotFoundError(
-        f"{name} is in none of {[str(folder) for folder in folders]}: download it from {source} to "
-        f"{folders[0] / name}, or set FASTSHAPLEY_DATA to the folder that holds it"
-    )
 
 
 def _split(

@@ -37,7 +37,7 @@ _REMOVALS: dict[str, type[Removal]] = {"marginal": Marginal, "baseline": Baselin
 def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     """Write a fitted explainer; an existing file is replaced only once the new one is complete."""
     network = explainer.network_
-    game, game_tensors = _describe_game(explainer.value_function_)
+    game, game_tensors = describe_game(explainer.value_function_)
     recipe = explainer.recipe
     report = explainer.report_
     config = {
@@ -96,7 +96,7 @@ def load(
         explainer.players = Groups({name: columns for name, columns in members.items() if len(columns) > 1})
     with torch.random.fork_rng(devices=[]):  # new networks draw weights, which the file's then replace
         built = _build_network(config["network"], network, place)
-        game = _build_game(
+        game = build_game(
             config["value_function"],
             _part(tensors, "value_function"),
             schema,
@@ -157,7 +157,8 @@ def _build_network(config: dict[str, Any], given: nn.Module | None, device: torc
     return ExplainerNetwork(encoder, body, config["players"], config["outputs"], config["classes"]).to(device)
 
 
-def _describe_game(game: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def describe_game(game: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What `build_game` makes a game from: a configuration for JSON, and tensors."""
     if isinstance(game, Surrogate):
         network = game.network_
         config = {
@@ -176,7 +177,7 @@ def _describe_game(game: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return {"kind": "custom"}, {}
 
 
-def _build_game(
+def build_game(
     config: dict[str, Any],
     tensors: dict[str, Tensor],
     schema: Schema,
@@ -185,6 +186,7 @@ def _build_game(
     given: Any,
     device: torch.device,
 ) -> Any:
+    """The game of a configuration and its tensors; ``given`` is one of the user's own, which a file cannot hold."""
     if config["kind"] == "surrogate":
         encoder = TableEncoder(**config["encoder"])
         body = _body(config["layers"], given, "value_function")

@@ -1,0 +1,306 @@
+"""The pieces that the paper's experiments on tables are made of, each computed once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property, partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fastshapley import metrics, persistence, recipes
+from fastshapley.checkpoints import Checkpoint
+from fastshapley.datasets import SOURCES, Split
+from fastshapley.downloads import find
+from fastshapley.estimators import Estimate, exact, kernel, permutation
+from fastshapley.fitting import build_network, fit_network
+from fastshapley.models import ModelFunction
+from fastshapley.objective import normalize
+from fastshapley.paper.store import Arrays, Store
+from fastshapley.paper.tables import TABLES
+from fastshapley.players import Partition
+from fastshapley.recipes import Recipe
+from fastshapley.schema import Schema
+from fastshapley.training import Run, one_thread
+from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame
+from fastshapley.value_functions.base import total_values
+from fastshapley.version import __version__
+
+Arm = Literal["paper", "default"]
+Kind = Literal["surrogate", "marginal", "baseline"]
+Normalize = Literal["always", "inference", "never"]
+
+ESTIMATORS: dict[str, Callable[..., Estimate]] = {
+    "kernel, unpaired": partial(kernel, paired=False),
+    "kernel, paired": kernel,
+    "kernel, leverage": partial(kernel, sampling="leverage"),
+    "permutation": partial(permutation, antithetic=False),
+    "permutation, antithetic": permutation,
+}
+_EXACT = 16  # players of a game that is cheap
+_MARGINAL = 4096, 1024  # evaluations a row for the truth of a marginal game, and for each estimator
+_MARGINAL_EPOCHS = 12  # of the paper's recipe, each of which calls the model 150 million times
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything.
+
+    epochs: at most, in every stage of the paper's recipe. share: of the default recipe's steps and evaluations.
+    samples: coalitions a row in training. evaluations, truth: a player, for each estimator and for the truth.
+    """
+
+    test_rows: int = 256
+    train_rows: int | None = None
+    epochs: int | None = None
+    share: float = 1.0
+    samples: tuple[int, ...] = (1, 4, 16, 32, 48, 64)
+    evaluations: int = 256
+    truth: int = 1024
+
+
+FULL = Scale()
+QUICK = Scale(
+    test_rows=64, train_rows=4000, epochs=4, share=0.1, samples=(1, 8, 32), evaluations=64, truth=256
+)  # a look at everything in ten minutes, not the paper's figures
+
+
+@dataclass(frozen=True, order=True)
+class Game:
+    """A value function of one of the tables."""
+
+    table: str
+    kind: Kind = "surrogate"
+
+
+@dataclass(frozen=True, order=True)
+class Explainer:
+    """An explainer of a game: by which recipe, and what is varied in it."""
+
+    game: Game
+    arm: Arm
+    samples: int = 32
+    paired: bool = True
+    normalize: Normalize = "always"
+    penalty: float = 0.0
+
+
+@dataclass(frozen=True, order=True)
+class Curve:
+    """An estimator's error by evaluations."""
+
+    game: Game
+    estimator: str
+
+
+Piece = Game | Explainer | Curve
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its encoded rows; the model is trained when it is asked for."""
+
+    data: Split
+    schema: Schema
+    players: Partition
+    x: Tensor
+    x_val: Tensor
+    x_test: Tensor
+    name: str
+
+    @cached_property
+    def model(self) -> ModelFunction:
+        return ModelFunction(TABLES[self.name].train(self.data), self.schema, self.x[:256])
+
+    def problem(self, recipe: Recipe) -> Problem:
+        return Problem(self.model, self.x, self.x_val, self.players, "identity", recipe)
+
+
+@cache
+def load_table(name: str, scale: Scale) -> Table:
+    data = TABLES[name].load()
+    schema = Schema.of(data.X_train)
+    rows = data.X_train[: scale.train_rows]
+    x, x_val, x_test = (schema.encode(X) for X in (rows, data.X_val, data.X_test[: scale.test_rows]))
+    return Table(data, schema, data.players.bind(schema.names), x, x_val, x_test, name)
+
+
+class Experiments:
+    """Games, truths, explainers and curves at one scale, from a store or computed into it."""
+
+    def __init__(self, store: Store, scale: Scale) -> None:
+        self.store, self.scale = store, scale
+
+    def has(self, piece: Piece) -> bool:
+        if isinstance(piece, Game):
+            return self.store.has("truths", self._of_game(piece))
+        if isinstance(piece, Curve):
+            return self.store.has("curves", self._of_curve(piece))
+        return self.store.has("shapes", self._of_data(piece.game.table)) and self.store.has(
+            "explainers", self._of_explainer(piece)
+        )
+
+    def compute(self, piece: Piece) -> None:
+        """See to it that a piece is in the store."""
+        with one_thread():
+            if isinstance(piece, Game):
+                self.truth(piece)
+            elif isinstance(piece, Curve):
+                self.curve(piece)
+            else:
+                self.explainer(piece)
+
+    def game(self, game: Game) -> TableGame:
+        """The fitted game."""
+        table = self._table(game.table)
+        if game.kind == "surrogate":
+            found = self.surrogate(game.table)
+            tensors = {k[7:]: torch.from_numpy(array) for k, array in found.items() if k.startswith("tensor.")}
+            config, place = json.loads(str(found["config"])), torch.device("cpu")
+            built: TableGame = persistence.build_game(
+                config, tensors, table.schema, table.players, None, None, place
+            )
+            return built
+        kind = Marginal() if game.kind == "marginal" else Baseline()
+        return kind.fit(table.problem(self._paper_recipe(game)), Run(0))
+
+    def surrogate(self, table: str) -> Arrays:
+        """A table's surrogate, trained by the paper's schedule, with its validation loss and its seconds."""
+        game = Game(table)
+
+        def compute(checkpoint: Checkpoint) -> dict[str, Any]:
+            start = time.perf_counter()
+            fitted = Surrogate().fit(self._table(table).problem(self._paper_recipe(game)), Run(0, checkpoint))
+            assert isinstance(fitted, Surrogate)
+            seconds = time.perf_counter() - start
+            config, tensors = persistence.describe_game(fitted)
+            arrays = {f"tensor.{name}": tensor.numpy() for name, tensor in tensors.items()}
+            return {"config": json.dumps(config), "loss": min(fitted.losses_), "seconds": seconds, **arrays}
+
+        return self.store.remember("surrogates", self._of_game(game), compute)
+
+    def truth(self, game: Game) -> Arrays:
+        """The Shapley values of the test rows, exact or converged, and their standard errors."""
+
+        def compute(checkpoint: Checkpoint) -> dict[str, Any]:
+            v, x = self.game(game), self._table(game.table).x_test
+            if game.kind == "marginal":
+                found = kernel(v, x, budget=_MARGINAL[0], sampling="leverage", random_state=1)
+            elif v.players <= _EXACT:
+                found = exact(v, x)
+            else:
+                found = kernel(v, x, budget=self.scale.truth * v.players, sampling="leverage", random_state=1)
+            return {"values": found.values, "stderr": found.stderr}
+
+        return self.store.remember("truths", self._of_game(game), compute)
+
+    def curve(self, curve: Curve) -> Arrays:
+        """The l2 distance of each test row to the truth, (budgets, rows), and the budgets."""
+
+        def compute(checkpoint: Checkpoint) -> dict[str, Any]:
+            v, x = self.game(curve.game), self._table(curve.game.table).x_test
+            budget = min(self.scale.evaluations * v.players, 1 << v.players)
+            if curve.game.kind == "marginal":
+                budget = min(budget, _MARGINAL[1])
+            found = ESTIMATORS[curve.estimator](v, x, budget=budget, history=True, random_state=0)
+            truth = self.truth(curve.game)["values"]
+            return {"budgets": found.budgets, "l2": [metrics.l2(values, truth) for values in found.history]}
+
+        return self.store.remember("curves", self._of_curve(curve), compute)
+
+    def explainer(self, explainer: Explainer) -> Arrays:
+        """The explainer's values of the test rows, its validation losses, seconds, and the network's weights."""
+
+        def compute(checkpoint: Checkpoint) -> dict[str, Any]:
+            table, v, recipe = self._table(explainer.game.table), self.game(explainer.game), self._recipe(explainer)
+            run = Run(0, checkpoint)
+            start = time.perf_counter()
+            network = build_network(table.x, table.schema, v, table.players.owner, None, recipe, run)
+            losses, _ = fit_network(
+                network,
+                v,
+                table.x,
+                table.x_val,
+                recipe,
+                run,
+                normalized=explainer.normalize == "always",
+                penalty=explainer.penalty,
+                discrete=[column.discrete for column in table.schema.columns],
+                owner=table.players.owner,
+            )
+            seconds = time.perf_counter() - start
+            with torch.no_grad():
+                values = network(table.x_test).double()
+            if explainer.normalize != "never":
+                values = normalize(values, total_values(v, table.x_test))
+            weights = {f"network.{name}": tensor.numpy() for name, tensor in network.state_dict().items()}
+            return {"values": values.numpy(), "losses": losses, "seconds": seconds, **weights}
+
+        return self.store.remember("explainers", self._of_explainer(explainer), compute)
+
+    def _table(self, name: str) -> Table:
+        return load_table(name, self.scale)
+
+    def _recipe(self, explainer: Explainer) -> Recipe:
+        if explainer.arm == "paper":
+            recipe = self._paper_recipe(explainer.game)
+            return replace(recipe, coalitions=explainer.samples, paired=explainer.paired)
+        shape = self.store.remember(
+            "shapes", self._of_data(explainer.game.table), self._shape(explainer.game.table)
+        )
+        noisy = explainer.game.kind == "marginal"
+        recipe = recipes.default(int(shape["rows"]), int(shape["players"]), noisy=noisy)
+        if self.scale.share == 1:
+            return recipe
+        assert recipe.explainer.steps is not None
+        assert recipe.targets is not None
+        fewer = {
+            "explainer": replace(recipe.explainer, steps=int(self.scale.share * recipe.explainer.steps)),
+            "targets": replace(recipe.targets, evaluations=int(self.scale.share * recipe.targets.evaluations)),
+        }
+        return replace(recipe, **fewer)  # type: ignore[arg-type]
+
+    def _paper_recipe(self, game: Game) -> Recipe:
+        """The settings of its authors for this table, with fewer epochs where the scale or the game asks for it."""
+        recipe = TABLES[game.table].recipe
+        most = self.scale.epochs or recipe.explainer.epochs
+        assert most is not None
+        for_explainer = min(most, _MARGINAL_EPOCHS) if game.kind == "marginal" else most
+        stages = tuple(replace(stage, epochs=min(most, stage.epochs or most)) for stage in recipe.surrogate)
+        return replace(recipe, surrogate=stages, explainer=replace(recipe.explainer, epochs=for_explainer))
+
+    def _shape(self, table: str) -> Callable[[Checkpoint], dict[str, Any]]:
+        def compute(checkpoint: Checkpoint) -> dict[str, Any]:
+            found = self._table(table)
+            return {"rows": len(found.x), "players": len(found.players)}
+
+        return compute
+
+    def _of_data(self, table: str) -> dict[str, Any]:
+        rows = {"train_rows": self.scale.train_rows, "test_rows": self.scale.test_rows}
+        return {"version": __version__, "table": table, "data": _digest(table), **rows}
+
+    def _of_game(self, game: Game) -> dict[str, Any]:
+        recipe = asdict(self._paper_recipe(replace(game, kind="surrogate")))
+        truth = _MARGINAL[0] if game.kind == "marginal" else self.scale.truth
+        surrogate = {name: value for name, value in recipe.items() if name.startswith("surrogate")}
+        return {**self._of_data(game.table), "game": game.kind, "truth": truth, **surrogate}
+
+    def _of_curve(self, curve: Curve) -> dict[str, Any]:
+        evaluations = _MARGINAL[1] if curve.game.kind == "marginal" else self.scale.evaluations
+        return {**self._of_game(curve.game), "estimator": curve.estimator, "evaluations": evaluations}
+
+    def _of_explainer(self, explainer: Explainer) -> dict[str, Any]:
+        settings = {"recipe": asdict(self._recipe(explainer)), "normalize": explainer.normalize}
+        return {**self._of_game(explainer.game), **settings, "penalty": explainer.penalty}
+
+
+@cache
+def _digest(table: str) -> str:
+    with find(SOURCES[table]).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,138 @@
+"""The results page of the tabular experiments, from the numbers in ``tabular.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_NORMALIZE = {"always": "training", "inference": "inference", "never": "none"}
+
+
+def page(found: dict[str, Any], figures: Sequence[tuple[str, str]], notes: str | None = None) -> str:
+    """The page in Markdown: ours, the paper's recipe and the paper's printed figures side by side.
+
+    ``notes`` is what there is to be said about the numbers, by whoever looked at them.
+    """
+    scale = found["scale"]
+    parts = [
+        "# The paper's experiments on tables",
+        f"Made by `{found['command']}` (fastshapley {found['version']}); every number is in "
+        "[tabular.json](tabular.json). The command writes this page; its notes are in `tabular-notes.md`.",
+        "Distances are to exact Shapley values where a game has at most 16 players and is cheap, else to converged "
+        f"ones, on {scale['test_rows']} test rows, over features and classes together; ± is half a 95 % interval "
+        "over rows. One seed. Both recipes, and every estimator, see the same game; surrogates are trained by the "
+        "paper's schedule.",
+    ]
+    if scale["train_rows"] is not None:
+        parts.append(
+            f"**A quick look**: {scale['train_rows']} training rows, {scale['epochs']} epochs and a share of "
+            f"{scale['share']} of the default recipe. These are not the paper's figures."
+        )
+    if notes is not None:
+        parts += ["## What is as in the paper, and what is not", notes.strip()]
+    parts += [
+        "## How far the explainers are from the Shapley values",
+        _distances(found["games"]),
+        "## Evaluations that an estimator needs to be as close",
+        "By each explainer; a dash where more were needed than were tried. The factor is the smallest over "
+        "estimators: how many evaluations one forward pass is worth against the best of them.",
+        _evaluations(found["games"]),
+    ]
+    for name, title in figures:
+        parts += [f"## {title}", f"![{title}]({name}.png)"]
+    parts += [
+        "## Coalitions a row in training",
+        'l2 of `recipe="paper"`:',
+        _samples(found["samples"]),
+        "## Normalisation and penalty",
+        _ablation(found["ablation"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _distances(games: Iterable[dict[str, Any]]) -> str:
+    rows = []
+    for game in games:
+        paper, ours = game["explainers"]["paper"], game["explainers"]["default"]
+        surrogate = game.get("surrogate")
+        rows.append(
+            [
+                _name(game),
+                str(game["players"]),
+                f"{_number(surrogate['loss'])} ({_number(surrogate['printed'])})" if surrogate else "",
+                f"{_number(game['printed'][0])} ± {_number(game['printed'][1])}",
+                f"{_number(paper['l2'])} ± {_number(paper['l2_interval'])}",
+                f"**{_number(ours['l2'])}** ± {_number(ours['l2_interval'])}",
+                f"{paper['sign_agreement']:.1%} / {ours['sign_agreement']:.1%}",
+                _number(game["truth_error"]) if game["truth_error"] else "0",
+            ]
+        )
+    head = ["", "players", "surrogate loss (printed)", "l2, printed", 'l2, `recipe="paper"`', "l2, default recipe"]
+    return _table([*head, "right signs", "error of the truth"], rows)
+
+
+def _evaluations(games: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for game in games:
+        for label, needed in (
+            ("printed", game["printed_evaluations"]),
+            ('`recipe="paper"`', {name: arms["paper"] for name, arms in game["evaluations_to_match"].items()}),
+            ("default recipe", {name: arms["default"] for name, arms in game["evaluations_to_match"].items()}),
+        ):
+            counts = [needed.get(name) for name in game["estimators"]]
+            known = [count for count in counts if count is not None]
+            factor = f"{min(known):.0f}" if known else "-"
+            rows.append([f"{_name(game)}, {label}", *("-" if c is None else f"{c:.0f}" for c in counts), factor])
+    return _table(["", *games[0]["estimators"], "factor"], rows)
+
+
+def _samples(samples: dict[str, list[dict[str, Any]]]) -> str:
+    counts = sorted({point["samples"] for points in samples.values() for point in points})
+    rows = []
+    for table, points in samples.items():
+        for paired in (True, False):
+            by_count = {point["samples"]: point for point in points if point["paired"] == paired}
+            cells = [_number(by_count[count]["l2"]) if count in by_count else "" for count in counts]
+            rows.append([f"{table}, {'in pairs' if paired else 'not in pairs'}", *cells])
+    return _table(["", *map(str, counts)], rows)
+
+
+def _ablation(ablation: dict[str, list[dict[str, Any]]]) -> str:
+    rows = []
+    for table, points in ablation.items():
+        ours = {(p["normalize"], p["penalty"]): p for p in points if p["recipe"] == "default"}
+        for point in points:
+            if point["recipe"] == "default":
+                continue
+            other = ours[point["normalize"], point["penalty"]]
+            printed = point["printed"] or (None, None)
+            rows.append(
+                [
+                    table,
+                    _NORMALIZE[point["normalize"]],
+                    f"{point['penalty']:g}",
+                    *("" if value is None else _number(value) for value in printed),
+                    *(f"{_number(point[key])} ± {_number(point[f'{key}_interval'])}" for key in ("l2", "l1")),
+                    *(f"{_number(other[key])} ± {_number(other[f'{key}_interval'])}" for key in ("l2", "l1")),
+                ]
+            )
+    head = ["", "normalisation", "penalty", "l2, printed", "l1, printed", 'l2, `recipe="paper"`', "l1"]
+    return _table([*head, "l2, default recipe", "l1"], rows)
+
+
+def _name(game: dict[str, Any]) -> str:
+    return str(game["table"]) if game["game"] == "surrogate" else f"{game['table']}, {game['game']}"
+
+
+def _number(value: float) -> str:
+    """Four digits after the point, no zero before it.
+
+    >>> _number(0.02294)
+    '.0229'
+    """
+    return f"{value:.4f}".lstrip("0")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

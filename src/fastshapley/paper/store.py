@@ -1,0 +1,65 @@
+"""What was computed once is kept under a key of its settings: a run that was interrupted goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastshapley.checkpoints import Checkpoint, fingerprint, write_atomically, write_text
+from fastshapley.errors import FileFormatError
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Store:
+    """Arrays in a folder, by kind and settings. Loading never executes anything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def has(self, kind: str, settings: Mapping[str, Any]) -> bool:
+        return self._path(kind, settings).exists()
+
+    def remember(
+        self, kind: str, settings: Mapping[str, Any], compute: Callable[[Checkpoint], Mapping[str, Any]]
+    ) -> Arrays:
+        """What ``compute`` gave for these settings, now or before.
+
+        It is handed a place for unfinished work, which is cleared once it is done.
+        """
+        path = self._path(kind, settings)
+        if not path.exists():
+            unfinished = path.with_suffix(".unfinished")
+            arrays = {name: np.asarray(value) for name, value in compute(Checkpoint(unfinished)).items()}
+            description = path.with_suffix(".json")
+            write_text(description, _text(settings))
+            write_atomically(path, lambda p: _save(p, arrays))
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return _load(path)
+
+    def _path(self, kind: str, settings: Mapping[str, Any]) -> Path:
+        return self.folder / kind / f"{fingerprint(_text(settings))[:20]}.npz"
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, indent=1, sort_keys=True)
+
+
+def _save(path: Path, arrays: Arrays) -> None:
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def _load(path: Path) -> Arrays:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise FileFormatError(f"{path} cannot be read ({error}): delete it, and it is computed again") from error
