@@ -7,8 +7,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fastshapley.coalitions import subsets
-
 
 def _normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -121,7 +119,8 @@ class Moebius:
         """Random coalitions of up to ``order`` players, with dividends from the normal distribution."""
         generator = torch.Generator().manual_seed(seed)
         sizes = torch.randint(1, (order or players) + 1, (terms,), generator=generator)
-        return cls(subsets(sizes, players, generator), _normal(seed, terms, outputs))
+        ranks = torch.rand(terms, players, generator=generator).argsort(1)
+        return cls(ranks < sizes[:, None], _normal(seed, terms, outputs))
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         inside = s.double() @ self.members.T == self.members.sum(1)

@@ -355,11 +355,14 @@ def test_all_of_a_player_perceptron_learns() -> None:
 
 @pytest.mark.parametrize("inputs", [1, 4, 16])
 def test_own_units_start_alike_however_many_inputs_a_player_has(inputs: int) -> None:
-    """Standard inputs move a unit by one, on average: within 4 standard errors of 2000 units."""
+    """Standard inputs move a unit by one, on average: within 4 standard errors of 2000 players."""
     torch.manual_seed(0)
-    network = PlayerPerceptron([0] * inputs + [1], 1, 2000, 0, 1, "relu")
-    squares = network.weight.detach()[:, :inputs].square().sum(1)  # the variance of a unit over rows
-    assert abs(float(squares.mean()) - 1) < 4 * float(squares.std()) / 2000**0.5
+    network = PlayerPerceptron(torch.arange(2000).repeat_interleave(inputs).tolist(), 1, 4, 0, 1, "relu")
+    weight = network.weight.detach()
+    squares = weight[0].unflatten(0, (2000, inputs)).square().sum(1)  # the variance of a unit over rows
+    assert abs(float(squares.mean()) - 1) <= 1e-6 + 4 * float(squares.std()) / 2000**0.5
+    assert torch.equal(weight[1::2], -weight[::2])  # in mirrored pairs
+    assert network.bias[:, 0].tolist() == [0, 0, -1, -1]
 
 
 @pytest.mark.parametrize("owner", OWNERS.values(), ids=list(OWNERS))

@@ -159,7 +159,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
             rows=131_072 if noisy else 65_536,
         ),
         tied_classes=True,
-        own_units=4,
+        own_units=2,
         tails=3.0,
     )
 

@@ -60,9 +60,12 @@ class PlayerPerceptron(nn.Module):
         self.one_to_one = list(owner) == list(range(self.players))
         self.register_buffer("owner", torch.tensor(list(owner)), persistent=False)
         self.hidden = Perceptron(len(owner), (units + 1) * self.players * outputs, layers, width, activation)
-        shared = torch.bincount(self.owner).sqrt()[self.owner]
-        self.weight = nn.Parameter(torch.randn(units, len(owner)) / shared)
-        self.bias = nn.Parameter(torch.randn(units, self.players))
+        # units start as mirrored pairs of hinges, whose sums and differences are |x| and x, or nearly
+        pair = torch.arange(units)
+        count = torch.bincount(self.owner)[self.owner]
+        weight = torch.where(count == 1, 1.0, torch.randn(len(owner))) / count.sqrt()
+        self.weight = nn.Parameter((1.0 - 2.0 * (pair % 2))[:, None] * weight)
+        self.bias = nn.Parameter(-(pair // 2).float()[:, None].expand(-1, self.players).clone())
         self.activation = _ACTIVATIONS[activation]()
 
     owner: Tensor
