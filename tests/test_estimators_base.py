@@ -70,9 +70,9 @@ def unit_cost(name: str, players: int) -> int:
     return costs[name]
 
 
-def assert_within_errors(game: KnownGame, x: Tensor, estimate: Estimate) -> None:
+def assert_within_errors(game: KnownGame, x: Tensor, estimate: Estimate, most: float = 4.5) -> None:
     """4.5 standard errors: one in 150,000; some games have errors of rounding only."""
-    assert (errors(game, x, estimate).abs().numpy() <= 4.5 * estimate.stderr + 1e-8).all()
+    assert (errors(game, x, estimate).abs().numpy() <= most * estimate.stderr + 1e-8).all()
 
 
 def rows_in_a_block(monkeypatch: pytest.MonkeyPatch, rows: int, game: ValueFunction, budget: int) -> None:
@@ -258,7 +258,9 @@ def test_rows_are_worked_on_in_blocks(name: str, tol: float | None, monkeypatch:
     rows_in_a_block(monkeypatch, 3, game, budget)
     run = partial(ESTIMATORS[name], counted, numbered(x), budget=budget, history=[150, budget])
     estimate = run(tol=tol, random_state=0)
-    assert_within_errors(game, x, estimate)
+    # rows that converge stop at some 30 draws, where standard errors are uncertain themselves: Student's t with 20
+    # degrees of freedom is above 7 once in a million
+    assert_within_errors(game, x, estimate, most=4.5 if tol is None else 7)
     assert estimate.evaluations.tolist() == counted.count.tolist()
     assert estimate.history.shape == (2, 11, 9, 2)
     np.testing.assert_array_equal(estimate.history[-1], estimate.values)
