@@ -146,9 +146,9 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         surrogate_layers=Layers(2, 128, "silu"),
         surrogate_coalitions=4,
         explainer=Training(
-            steps=3000 if few else max(1400, min(11_000, 2 * rows // 5)),
-            batch_size=128,
-            learning_rate=max(3e-3, (4e-3 if noisy else 8e-3) * min(1.0, math.sqrt(rows / 24_000))),
+            steps=2100 if few else max(1000, min(7700, 7 * rows // 25)),
+            batch_size=192,
+            learning_rate=max(3.5e-3, (4.75e-3 if noisy else 9.5e-3) * min(1.0, math.sqrt(rows / 24_000))),
             schedule="cosine",
             clip=1.0,
         ),

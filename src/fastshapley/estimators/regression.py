@@ -47,8 +47,8 @@ def solve_with_errors(
     weight = draw_weights(strata, design.shape[1], design.device)
     uniform = len(strata) == 1
     d = design.double()
-    fit, inverse, projection = _regress(d, y, total, None if uniform else weight, paired=paired)
-    values = _project(fit, total, projection)
+    fit, factor, projection = _regress(d, y, total, None if uniform else weight, paired=paired)
+    values, inverse = _project(fit, total, projection), torch.cholesky_inverse(factor)
     # residuals and leverages are those of the regression that was made: pairs are fitted before the projection
     residual = (y - d @ (fit if paired else values)) * weight[:, None]
     d = d.float()  # errors need few digits
@@ -72,7 +72,7 @@ def solve_with_errors(
 def _regress(
     d: Tensor, y: Tensor, total: Tensor, weight: Tensor | None, *, paired: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The free fit, the inverse of the gram matrix, and what projects its columns to values that sum to zero.
+    """The free fit, the gram matrix's Cholesky factor, and what projects columns to values that sum to zero.
 
     The unknown is the deviation from an even split. With pairs enough it is fitted freely and made to sum to zero
     afterwards, which is as consistent as fitting it under that constraint, and less noisy; with few, a soft
@@ -87,14 +87,14 @@ def _regress(
         gram += draws
     rest = y - d.sum(2, keepdim=True) * even
     right = (weighted.transpose(1, 2) @ rest.to(d.dtype)).double()
-    inverse = torch.linalg.inv(gram)
+    factor = torch.linalg.cholesky(gram)
     eye, ones = torch.eye(players, dtype=gram.dtype, device=d.device), gram.new_ones(players, 1)
     if paired:
         projection = (eye - 1 / players).expand_as(gram)
     else:
-        towards = inverse @ ones
+        towards = torch.cholesky_solve(ones.expand(len(gram), -1, -1), factor)
         projection = eye - ones @ towards.transpose(1, 2) / towards.sum((1, 2), keepdim=True)
-    return even + inverse @ right, inverse, projection
+    return even + torch.cholesky_solve(right, factor), factor, projection
 
 
 def _project(fit: Tensor, total: Tensor, projection: Tensor) -> Tensor:
