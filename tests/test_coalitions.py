@@ -131,3 +131,13 @@ def test_loss_differences_over_curvature_are_squared_error_differences(players: 
 def test_the_kernel_needs_two_players(function: Callable[[int], object]) -> None:
     with pytest.raises(ValueError, match="players is 1"):
         function(1)
+
+
+@pytest.mark.parametrize("players", [2, 127, 128, 129, 300])
+def test_subsets_are_uniform_whatever_the_number_of_players(players: int) -> None:
+    """Every player is in as many of them: 5 standard errors of a binomial share, at most 300 players."""
+    draws, size = 20_000, players // 2
+    s = subsets(torch.full((draws,), size), players, generator())
+    assert (s.sum(1) == size).all()
+    share = size / players
+    assert ((s.double().mean(0) - share).abs() < 5 * (share * (1 - share) / draws) ** 0.5).all()

@@ -145,8 +145,8 @@ class TestEvaluations:
             explainer(None, value_function=game, evaluation_budget=100).fit(X)
 
     def test_the_error_says_how_many_it_takes(self) -> None:
-        with pytest.raises(InputError, match=r"takes 10 for each coalition: at least 10000 are needed"):
-            explainer(f, value_function=Marginal(10), evaluation_budget=5000).fit(numbers())
+        with pytest.raises(InputError, match=r"takes 1 for each coalition: at least 1000 are needed"):
+            explainer(f, value_function=Marginal(10), evaluation_budget=1000).fit(numbers())
 
     @pytest.mark.parametrize("value_function", ["marginal", "baseline"])
     def test_the_papers_recipe_has_no_end_of_evaluations(self, value_function: str) -> None:

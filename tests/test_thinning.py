@@ -24,7 +24,7 @@ from fastshapley.metrics import relative_squared_error
 from fastshapley.models import ModelFunction
 from fastshapley.players import Features, Groups
 from fastshapley.schema import Schema
-from fastshapley.thinning import Thinned, cost, thinning
+from fastshapley.thinning import Thin, Thinned, background_values, can_be_thinned, cost_of, thinning
 from fastshapley.training import Clock, Run
 from fastshapley.value_functions import (
     Baseline,
@@ -70,6 +70,10 @@ def task(model: Any, players: Features | Groups | None = None, link: Link = "ide
 
 def game_of(model: Model, players: Features | Groups | None = None, background: int = BACKGROUND) -> Marginal:
     return Marginal(background).fit(task(model, players), RUN)
+
+
+def thin_of(game: ValueFunction, options: Targets | None, run: Run = RUN) -> Thin:
+    return thinning(game, options, background_values(game, options, 1e-9, run))
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -204,7 +208,7 @@ def test_thinning_finds_what_background_rows_add(players: Groups | None) -> None
     """Two looks at the background take off most of the noise, of a model with interactions, too."""
     for model, most in ((additive, 0.01), (curved, 0.6)):
         game = game_of(model, players)
-        thin = thinning(game, Targets(evaluations=10**6), RUN)
+        thin = thin_of(game, Targets(evaluations=10**6))
         bare, better = Thinned(game, 1, generator()), thin(1, generator())
         assert isinstance(better, Thinned)
         assert better.added is not None
@@ -219,12 +223,26 @@ def test_thinning_finds_what_background_rows_add(players: Groups | None) -> None
 
 def test_as_many_rows_as_the_background_is_the_game_itself() -> None:
     game = game_of(curved)
-    thin = thinning(game, Targets(), RUN)
-    assert thin(BACKGROUND, generator()) is game
-    assert thin(BACKGROUND + 1, generator()) is game
-    fewer = thin(BACKGROUND - 1, generator())
+    thin = thin_of(game, Targets())
+    every = 1 << game.players  # coalitions that there are; each is worth a row more for as many that are asked for
+    assert thin(BACKGROUND * every, generator()) is game
+    assert thin((BACKGROUND + 1) * every, generator()) is game
+    fewer = thin((BACKGROUND - 1) * every, generator())
     assert isinstance(fewer, Thinned)
-    assert cost(fewer) == BACKGROUND - 1
+    assert cost_of(fewer) == BACKGROUND - 1
+    assert cost_of(thin(every - 1, generator())) == cost_of(thin(1, generator())) == 1
+
+
+class Weighted(Marginal):
+    """A user's own average over the background."""
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        return 2 * super().__call__(x, s)
+
+
+def test_a_users_own_average_is_not_taken_for_the_mean() -> None:
+    assert can_be_thinned(game_of(curved))
+    assert not can_be_thinned(Weighted(BACKGROUND).fit(task(curved), RUN))
 
 
 def unthinned(kind: str) -> tuple[ValueFunction, Targets | None]:
@@ -251,7 +269,7 @@ def test_games_that_stay_as_they_are(kind: str) -> None:
     """And nothing is evaluated for them."""
     game, options = unthinned(kind)
     before = calls_of(game) if isinstance(game, Removal) else 0
-    thin = thinning(game, options, RUN)
+    thin = thin_of(game, options)
     assert all(thin(rows, generator()) is game for rows in (1, 2, 1000))
     assert not isinstance(game, Removal) or calls_of(game) == before
 
@@ -265,7 +283,7 @@ def test_an_evaluation_calls_the_model_with_so_many_rows(rows: int, kind: str) -
     """Also where a coalition comes again: it is drawn for anew."""
     game = game_of(curved)
     thinned = Thinned(game, rows, generator(), added_of(game, kind))
-    assert cost(thinned) == rows
+    assert cost_of(thinned) == rows
     x = task(curved).x[:7]
     s = torch.rand(7, 11, COLUMNS, generator=generator()) < 0.5
     before = calls_of(game)
@@ -279,7 +297,7 @@ def test_an_evaluation_calls_the_model_with_so_many_rows(rows: int, kind: str) -
 def test_looking_at_the_background_costs_a_twentieth_at_most(evaluations: int) -> None:
     game = game_of(curved)
     before = calls_of(game)
-    thin = thinning(game, Targets(evaluations=evaluations), RUN)
+    thin = thin_of(game, Targets(evaluations=evaluations))
     assert calls_of(game) - before <= 0.05 * evaluations + (2 * BACKGROUND if evaluations > 1000 else 0)
     thinned = thin(1, generator())
     assert isinstance(thinned, Thinned)
@@ -290,7 +308,7 @@ def test_looking_at_the_background_costs_a_twentieth_at_most(evaluations: int) -
 def test_without_time_nothing_is_looked_at(run: Run) -> None:
     game = game_of(curved)
     before = calls_of(game)
-    thinned = thinning(game, Targets(seconds=120.0 if run is not RUN else 1e-12), run)(1, generator())
+    thinned = thin_of(game, Targets(seconds=120.0 if run is not RUN else 1e-12), run)(1, generator())
     assert isinstance(thinned, Thinned)
     assert thinned.added is None
     assert calls_of(game) == before
@@ -313,7 +331,7 @@ def test_mixed_rows_are_built_in_chunks(kind: str, monkeypatch: pytest.MonkeyPat
         return predict(x)
 
     monkeypatch.setattr(game, "predict", noting)
-    width = COLUMNS * game.outputs  # numbers in what the players of a background row add
+    width = COLUMNS * (1 if kind == "none" else game.outputs)  # numbers in a mixed row, or in what its players add
     monkeypatch.setattr("fastshapley.thinning.MEMORY", 8 * 16 * 3 * width * 100)
     drawn = repeats(thinned, x, 1050)
     assert drawn.shape == (1050, 16, 3)
@@ -339,8 +357,8 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
     def drawn(seed: int, draws: int) -> bytes:
         game = game_of(curved)
-        thin = thinning(game, Targets(), Run(seed))
-        v: Tensor = thin(2, generator(draws))(x, every(game, 9))
+        thin = thin_of(game, Targets(), Run(seed))
+        v: Tensor = thin(2 << game.players, generator(draws))(x, every(game, 9))
         return v.numpy().tobytes()
 
     assert drawn(0, 0) == drawn(0, 0)
@@ -358,9 +376,9 @@ def test_an_evaluation_is_not_like_the_one_before() -> None:
 @pytest.mark.parametrize("evaluations", [10**6, 100], ids=["affordable", "too dear"])
 def test_what_was_found_is_kept_with_unfinished_work(evaluations: int, tmp_path: Path) -> None:
     game = game_of(curved)
-    first = thinning(game, Targets(evaluations=evaluations), Run(0, Checkpoint(tmp_path)))(1, generator())
+    first = thin_of(game, Targets(evaluations=evaluations), Run(0, Checkpoint(tmp_path)))(1, generator())
     before = calls_of(game)
-    again = thinning(game, Targets(evaluations=10**6), Run(0, Checkpoint(tmp_path)))(1, generator())
+    again = thin_of(game, Targets(evaluations=10**6), Run(0, Checkpoint(tmp_path)))(1, generator())
     assert calls_of(game) == before
     assert isinstance(first, Thinned)
     assert isinstance(again, Thinned)
@@ -387,6 +405,6 @@ def test_a_linear_model_is_explained_in_closed_form() -> None:
     assert isinstance(game, Marginal)
     closed = model.coef_ * (test - game.rows_.numpy().mean(0))
     error = relative_squared_error(fitted.shap_values(test)[..., None], closed[..., None])
-    assert error < 0.005
+    assert error < 0.01
     assert fitted.report_ is not None
     assert fitted.report_.relative_squared_error < 0.005  # which is measured on the whole game

@@ -10,6 +10,7 @@ from torch import Tensor
 from fastshapley.errors import InputError
 from fastshapley.models import ModelFunction
 from fastshapley.recipes import Recipe
+from fastshapley.thinning import can_be_thinned
 from fastshapley.value_functions import Surrogate, TableGame, ValueFunction
 from fastshapley.value_functions.base import cost
 from fastshapley.value_functions.removal import Removal
@@ -69,10 +70,11 @@ class Budget:
                 "evaluation_budget: this recipe draws fresh coalitions in every step, and has no end of them; "
                 "use recipe='default', or a time_budget"
             )
-        if self.left() < _FEWEST * cost(game):
+        each = 1 if can_be_thinned(game) else cost(game)
+        if self.left() < _FEWEST * each:
             raise InputError(
                 f"evaluation_budget is {self.evaluations}, and {self.left():.0f} are left for a game that takes "
-                f"{cost(game)} for each coalition: at least {_FEWEST * cost(game)} are needed"
+                f"{each} for each coalition: at least {_FEWEST * each} are needed"
             )
         evaluations = int(min(recipe.targets.evaluations, _TRAINING * self.left()))
         return replace(recipe, targets=replace(recipe.targets, evaluations=evaluations))

@@ -16,6 +16,7 @@ from sklearn.model_selection import train_test_split
 from fastshapley.downloads import Source, find
 from fastshapley.players import Features, Groups
 
+# the checksums of the last two files are not known to us; those inside the archive are checked in any case
 _UCI = "https://archive.ics.uci.edu"
 SOURCES = {
     "census": Source(

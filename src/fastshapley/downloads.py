@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import io
 import os
 import shutil
@@ -10,6 +11,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +22,8 @@ from fastshapley.checkpoints import write_atomically
 
 _TIMEOUT = 30.0  # seconds without an answer
 _CHUNK = 1 << 16
+# no network, no such file, an answer that breaks off or is no zip file, one that is damaged or holds something else
+_FAILURES = (OSError, http.client.HTTPException, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,11 @@ def find(source: Source, *, progress: bool = True) -> Path:
     target = cache() / source.name
     try:
         _download(source, target, progress)
-    except (OSError, zipfile.BadZipFile, KeyError) as error:  # no network, no such file, not what was expected
+    except _FAILURES as error:
         raise FileNotFoundError(
-            f"{source.name} is in none of {[str(folder) for folder in folders]}, and {source.archive} gave no such "
-            f"file ({error}): download it from {source.page} to {folders[0] / source.name}, or set "
-            "FASTSHAPLEY_DATA to the folder that holds it"
+            f"{source.name} is in none of {[str(folder) for folder in folders]}, and fetching it from "
+            f"{source.archive} failed ({error}): download it from {source.page} to {folders[0] / source.name}, or "
+            "set FASTSHAPLEY_DATA to the folder that holds it"
         ) from error
     return target
 

@@ -38,7 +38,7 @@ from fastshapley.value_functions.base import Link, grand_values, null_values
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 8192  # rows explained in one forward pass
+_BATCH, _VALUES = 8192, 1 << 22  # rows explained in one forward pass, and their values, at most
 _HELD_OUT = 0.2  # of the rows, when no validation rows are given
 _SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
 _NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
@@ -328,7 +328,7 @@ class FastSHAP(BaseEstimator):
         """Values (n, players, outputs) and base values (n, outputs), float64."""
         game = self.value_function_
         values, base = [], []
-        for part in x.split(_BATCH):
+        for part in x.split(max(1, min(_BATCH, _VALUES // (game.players * game.outputs)))):
             null = null_values(game, part)
             with torch.no_grad():
                 phi = self.network_(part).double()

@@ -17,7 +17,7 @@ from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, Play
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
 from fastshapley.recipes import Recipe
 from fastshapley.schema import Schema
-from fastshapley.thinning import thinning
+from fastshapley.thinning import background_values, thinning
 from fastshapley.training import Run, train
 from fastshapley.value_functions.base import TableGame, ValueFunction
 
@@ -101,11 +101,12 @@ def fit_network(
     """
     if value_function.players == 1:
         return [], 0.0  # the one value is grand minus null
-    thin = thinning(value_function, recipe.targets, run)
-    exam = prepare_examination(thin, x_val, recipe, run)
+    exam = prepare_examination(thinning(value_function, recipe.targets), x_val, recipe, run)
     scale = _scale(value_function, exam, recipe)
     network.scale.copy_(scale)
     total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
+    added = background_values(value_function, recipe.targets, exam.pace, run)
+    thin = thinning(value_function, recipe.targets, added)
     lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)
     if _is_constant(lesson, exam, run):
         network.scale.zero_()

@@ -20,7 +20,7 @@ from fastshapley.estimators.kernel import leverage_values
 from fastshapley.mixing import mix_rows
 from fastshapley.objective import coalition_loss
 from fastshapley.recipes import Recipe, Targets
-from fastshapley.thinning import Thin, cost
+from fastshapley.thinning import Thin, cost_of
 from fastshapley.training import Clock, Run
 from fastshapley.value_functions.base import (
     TableGame,
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _BLOCK = 1 << 18  # rows that the model or the surrogate is called with between two looks at the bar and the disk
 _PART = 4096  # rows whose grand values are asked for in one call
+_COARSEST = 8  # coalitions a player for targets, where fewer than asked for are affordable
 _FEWEST = 512  # rows with targets below which an explainer learns more from few coalitions of many rows
 _LOOK = 1.0  # seconds of validation after which evaluations are dear, and the rows enough
 _EXAMINATION = 0.1  # of the time that is left, at most
@@ -71,7 +72,7 @@ class Examination:
 def prepare_examination(thin: Thin, x: Tensor, recipe: Recipe, run: Run) -> Examination:
     """Evaluate coalitions of some of the rows ``x``; of fewer where evaluations are dear."""
     generator = run.generator("explainer validation")
-    game = thin(1, generator)
+    game = thin(recipe.validation_coalitions, generator)
     x = x[torch.randperm(len(x), generator=generator, device=x.device)[: _most_rows(game, recipe)]]
     saved: dict[str, Any] | None = run.checkpoint.load("examination")
     if saved is None:
@@ -83,7 +84,7 @@ def prepare_examination(thin: Thin, x: Tensor, recipe: Recipe, run: Run) -> Exam
             parts.append(_draw(game, part, recipe.validation_coalitions, generator, paired=True))
             done += len(part)
         total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
-        pace = (time.monotonic() - start) / (s[..., 0].numel() * cost(game))
+        pace = (time.monotonic() - start) / (s[..., 0].numel() * cost_of(game))
         saved = {"total": total, "s": s, "worth": worth, "pace": pace}
         run.checkpoint.save("examination", saved)
     total, s, worth = (saved[name].to(x.device) for name in ("total", "s", "worth"))
@@ -110,15 +111,15 @@ def prepare_lesson(
         return coalition_loss(phi, s, worth)
 
     def draw(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        game = thin(1, generator)
+        game = thin(recipe.coalitions, generator)
         total, s, worth = _draw(game, x, recipe.coalitions, generator, paired=recipe.paired)
         return (total / scale).float(), s, (worth / scale).float()
 
     def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        values, total = leverage_values(thin(plan.background, generator), x, plan.coalitions // 2, generator)
+        values, total = leverage_values(thin(plan.wanted, generator), x, plan.wanted // 2, generator)
         return (total / scale).float(), (values / scale).float()
 
-    game = thin(1, run.generator("lesson"))
+    game = thin(recipe.coalitions, run.generator("lesson"))
     if recipe.targets is None:
         total = torch.cat([total_values(game, part) for part in x.split(_PART)])
         return Lesson(x, (total / scale).float(), lambda phi, rows, g: paper_loss(phi, *draw(x[rows], g)[1:], g))
@@ -126,11 +127,11 @@ def prepare_lesson(
     plan = _plan(thin, game.players, recipe.targets, recipe.coalitions, pace / threads, run)
     x = _rows(x, plan.rows, recipe.targets, run, discrete, owner)
     calls = _BLOCK if run.clock.seconds == math.inf else _BLOCK // 8  # time is looked at between blocks
-    blocks = x.split(max(1, calls // (plan.coalitions * plan.cost)))
+    blocks = x.split(max(1, calls // plan.calls))
     if plan.targets:
         total, targets = _evaluate(blocks, threads, run, recipe.targets.seconds, estimate)
         return Lesson(x[: len(total)], total, lambda phi, rows, g: (phi - targets[rows]).square().mean())
-    logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), plan.coalitions)
+    logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), plan.wanted)
     total, s, worth = _evaluate(blocks, threads, run, recipe.targets.seconds, draw)
     return Lesson(x[: len(total)], total, lambda phi, rows, g: paper_loss(phi, s[rows], worth[rows], g))
 
@@ -139,7 +140,7 @@ def _most_rows(value_function: ValueFunction, recipe: Recipe) -> int:
     """With a budget of evaluations, validation takes a tenth of it at most."""
     if recipe.targets is None:
         return recipe.validation_rows
-    affordable = recipe.targets.evaluations // (10 * cost(value_function) * recipe.validation_coalitions)
+    affordable = recipe.targets.evaluations // (10 * cost_of(value_function) * recipe.validation_coalitions)
     return min(recipe.validation_rows, max(1, affordable))
 
 
@@ -154,15 +155,14 @@ def _draw(
 
 @dataclass(frozen=True)
 class _Plan:
-    """For how many rows to evaluate how many coalitions each, which cost so many calls of the model each.
+    """For how many rows to evaluate how many coalitions each, if there are as many, and for how many calls a row.
 
-    ``targets``: enough of them to estimate values, not few of more rows; each with ``background`` rows at least.
+    ``targets``: enough of them to estimate values, not few of more rows.
     """
 
     rows: int
-    coalitions: int
-    cost: int
-    background: int
+    wanted: int
+    calls: int
     targets: bool
 
 
@@ -170,16 +170,19 @@ def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, run
     saved: dict[str, Any] | None = run.checkpoint.load("plan")
     if saved is None:
         seconds = min(options.seconds, _SHARE * run.clock.left())
-        calls = int(min(options.evaluations, seconds / max(pace, 1e-12)))
-        wanted = 2 * (options.coalitions * players // 2)
-        coalitions = min(wanted, 1 << players)
-        background = wanted // coalitions  # where there are few coalitions, each is worth more calls
-        each = cost(thin(background, run.generator("plan")))
-        targets = calls // (coalitions * each) >= _FEWEST
-        if not targets:
-            coalitions, background = few, 1
-            each = cost(thin(background, run.generator("plan")))
-        saved = asdict(_Plan(max(1, calls // (coalitions * each)), coalitions, each, background, targets))
+        affordable = int(min(options.evaluations, seconds / max(pace, 1e-12)))
+
+        def plan(wanted: int, *, targets: bool) -> _Plan:
+            each = cost_of(thin(wanted, run.generator("plan")))
+            calls = each * (min(wanted, 1 << players) if targets else wanted)
+            return _Plan(max(1, affordable // calls), wanted, calls, targets)
+
+        a_player = options.coalitions
+        found = plan(2 * (a_player * players // 2), targets=True)
+        while found.rows < _FEWEST and a_player >= 2 * _COARSEST:
+            a_player //= 2
+            found = plan(2 * (a_player * players // 2), targets=True)
+        saved = asdict(found if found.rows >= _FEWEST else plan(few, targets=False))
         run.checkpoint.save("plan", saved)
     return _Plan(**saved)
 

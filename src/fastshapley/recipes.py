@@ -131,7 +131,8 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
     many, and learnt for longer. Of many ``players``, and of a ``noisy`` game, which is evaluated on a part of its
     background, values of more rows are worth more than closer ones; noise also asks for a lower rate.
     """
-    few, many = rows < _FEW, players > _MANY
+    many = players > _MANY
+    few = min(1.0, (_FEW / rows) ** 2)  # of the work that few rows are worth, which fades out above them
     return Recipe(
         surrogate=(
             Training(
@@ -146,7 +147,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         surrogate_layers=Layers(2, 128, "silu"),
         surrogate_coalitions=4,
         explainer=Training(
-            steps=2100 if few else max(1000, min(7700, 7 * rows // 25)),
+            steps=int(max(2100 * few, min(7700, 0.28 * rows))),
             batch_size=192,
             learning_rate=max(3.5e-3, (4.75e-3 if noisy else 9.5e-3) * min(1.0, math.sqrt(rows / 24_000))),
             schedule="cosine",
@@ -155,7 +156,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         explainer_layers=Layers(3, 128 if many else 256, "silu"),
         targets=Targets(
             coalitions=8 if many else 16 if noisy else 32,
-            evaluations=(2 if noisy else 1) * (8_000_000 if few else max(3_000_000, min(14_000_000, 600 * rows))),
+            evaluations=(2 if noisy else 1) * int(max(8e6 * few, min(14e6, 500 * rows))),
             rows=131_072 if noisy else 65_536,
         ),
         tied_classes=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -11,10 +12,13 @@ from torch import Tensor
 from fastshapley.estimators.kernel import leverage_values
 from fastshapley.recipes import Targets
 from fastshapley.training import Run
-from fastshapley.value_functions import Removal, ValueFunction, base
+from fastshapley.value_functions import Removal, ValueFunction
+from fastshapley.value_functions.base import cost
 from fastshapley.value_functions.removal import MEMORY
 
-Thin = Callable[[int, torch.Generator], ValueFunction]  # the game with so many background rows, and a generator
+logger = logging.getLogger(__name__)
+
+Thin = Callable[[int, torch.Generator], ValueFunction]  # the game for so many coalitions a row, and a generator
 _SHARE = 0.025  # of the evaluations, for each of two looks at what background rows add
 _COALITIONS = 8  # a player, at each look
 
@@ -34,9 +38,10 @@ class Thinned:
         self.added = None if added is None else added - added.mean(0)
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
-        width = max(x.shape[1], self.players * self.outputs)
-        chunk = max(1, MEMORY // (8 * s.shape[1] * self.cost * width))
-        return torch.cat([self._evaluate(*part) for part in zip(x.split(chunk), s.split(chunk), strict=True)])
+        width = x.shape[1] if self.added is None else max(x.shape[1], self.players * self.outputs)
+        most = max(1, MEMORY // (8 * self.cost * width))  # evaluations at once
+        parts = zip(x.split(max(1, most // s.shape[1])), s.split(max(1, most // s.shape[1])), strict=True)
+        return torch.cat([torch.cat([self._evaluate(a, c) for c in b.split(most, dim=1)], dim=1) for a, b in parts])
 
     def _evaluate(self, x: Tensor, s: Tensor) -> Tensor:
         background, shown = self.game.rows_, self.game.partition_.mask(s)
@@ -49,42 +54,60 @@ class Thinned:
         return y.mean(2)
 
 
-def cost(value_function: ValueFunction) -> int:
+def cost_of(value_function: ValueFunction) -> int:
     """How many rows the model is called with for one evaluation of a game, thinned or not."""
-    return value_function.cost if isinstance(value_function, Thinned) else base.cost(value_function)
+    return value_function.cost if isinstance(value_function, Thinned) else cost(value_function)
 
 
 def can_be_thinned(value_function: ValueFunction) -> TypeGuard[Removal]:
     """Whether a game averages the model's outputs over several rows, and nothing is made of the average."""
     game = value_function
-    return isinstance(game, Removal) and game.link == "identity" and len(game.rows_) > 1
+    if not isinstance(game, Removal) or type(game).__call__ is not Removal.__call__:  # or a user's own average
+        return False
+    return game.link == "identity" and len(game.rows_) > 1
 
 
-def thinning(value_function: ValueFunction, options: Targets | None, run: Run) -> Thin:
-    """How to thin a game, within the evaluations of ``options``; a game that cannot be thinned stays as it is."""
+def thinning(value_function: ValueFunction, options: Targets | None, added: Tensor | None = None) -> Thin:
+    """How to thin a game; one that cannot be thinned, or need not be for these ``options``, stays as it is.
+
+    An evaluation takes one background row; where there are fewer coalitions than are asked for, it takes more.
+    """
     if options is None or not can_be_thinned(value_function):
-        return lambda rows, generator: value_function
+        return lambda coalitions, generator: value_function
     game = value_function
-    saved: dict[str, Any] | None = run.checkpoint.load("background")
-    if saved is None:
-        saved = {"added": _added(game, options, run)}
-        run.checkpoint.save("background", saved)
-    added = saved["added"]
 
-    def thin(rows: int, generator: torch.Generator) -> ValueFunction:
+    def thin(coalitions: int, generator: torch.Generator) -> ValueFunction:
+        rows = max(1, coalitions >> game.players)
         return Thinned(game, rows, generator, added) if rows < len(game.rows_) else game
 
     return thin
 
 
-def _added(game: Removal, options: Targets, run: Run) -> Tensor | None:
-    """Values of the background rows, the second look with the noise that the first takes off; None if too dear."""
-    if game.model_ is None:
+def background_values(
+    value_function: ValueFunction, options: Targets | None, pace: float, run: Run
+) -> Tensor | None:
+    """What each player of each background row adds, for `Thinned`; None for a game that needs none, or if too dear.
+
+    ``pace`` is the seconds that a row takes which the model is called with.
+    """
+    if options is None or not can_be_thinned(value_function):
         return None
-    calls = min(options.evaluations, min(options.seconds, run.clock.left()) / max(game.model_.pace, 1e-12))
+    saved: dict[str, Any] | None = run.checkpoint.load("background")
+    if saved is None:
+        found = _background_values(value_function, options, pace, run)
+        saved = {"added": None if found is None else found.cpu()}
+        run.checkpoint.save("background", saved)
+    added: Tensor | None = saved["added"]
+    return None if added is None else added.to(value_function.rows_.device)
+
+
+def _background_values(game: Removal, options: Targets, pace: float, run: Run) -> Tensor | None:
+    """By the kernel estimator: once, and once more with the noise off that the first look takes off."""
+    calls = min(options.evaluations, min(options.seconds, run.clock.left()) / max(pace, 1e-12))
     pairs = min(_COALITIONS * game.players // 2, (1 << game.players - 1) - 1)
     rows = int(_SHARE * calls / (len(game.rows_) * 2 * pairs))
     if rows < 1:
+        logger.info("evaluations are dear: targets keep the noise of the background")
         return None
     generator, added = run.generator("background values"), None
     if rows >= len(game.rows_):

@@ -87,7 +87,7 @@ def _regress(
         gram += draws
     rest = y - d.sum(2, keepdim=True) * even
     right = (weighted.transpose(1, 2) @ rest.to(d.dtype)).double()
-    factor = torch.linalg.cholesky(gram)
+    factor = _cholesky(gram)
     eye, ones = torch.eye(players, dtype=gram.dtype, device=d.device), gram.new_ones(players, 1)
     if paired:
         projection = (eye - 1 / players).expand_as(gram)
@@ -95,6 +95,16 @@ def _regress(
         towards = torch.cholesky_solve(ones.expand(len(gram), -1, -1), factor)
         projection = eye - ones @ towards.transpose(1, 2) / towards.sum((1, 2), keepdim=True)
     return even + torch.cholesky_solve(right, factor), factor, projection
+
+
+def _cholesky(gram: Tensor) -> Tensor:
+    """The lower factors; of matrices that rounding has left without one, those with more of a ridge."""
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if failed.any():
+        rows = failed > 0
+        size = gram[rows].diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+        factor[rows] = torch.linalg.cholesky(gram[rows] + 1e-5 * size * torch.eye(gram.shape[1]).to(gram))
+    return factor
 
 
 def _project(fit: Tensor, total: Tensor, projection: Tensor) -> Tensor:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+import fastshapley
 from fastshapley import metrics, persistence, recipes
 from fastshapley.checkpoints import Checkpoint
 from fastshapley.datasets import SOURCES, Split
@@ -21,15 +22,15 @@ from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.models import ModelFunction
 from fastshapley.objective import normalize
+from fastshapley.optional import require
 from fastshapley.paper.store import Arrays, Store
-from fastshapley.paper.tables import TABLES
+from fastshapley.paper.tables import TABLES, baseline
 from fastshapley.players import Partition
 from fastshapley.recipes import Recipe
 from fastshapley.schema import Schema
 from fastshapley.training import Run, one_thread
-from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame
+from fastshapley.value_functions import Marginal, Problem, Surrogate, TableGame
 from fastshapley.value_functions.base import total_values
-from fastshapley.version import __version__
 
 Arm = Literal["paper", "default"]
 Kind = Literal["surrogate", "marginal", "baseline"]
@@ -43,8 +44,29 @@ ESTIMATORS: dict[str, Callable[..., Estimate]] = {
     "permutation, antithetic": permutation,
 }
 _EXACT = 16  # players of a game that is cheap
-_MARGINAL = 4096, 1024  # evaluations a row for the truth of a marginal game, and for each estimator
-_MARGINAL_EPOCHS = 12  # of the paper's recipe, each of which calls the model 150 million times
+_SEED = 0
+# what the results depend on: a change in any of it makes them anew
+_MADE_BY = (
+    "coalitions",
+    "columns",
+    "datasets",
+    "estimators",
+    "fitting",
+    "lessons",
+    "mixing",
+    "models",
+    "networks",
+    "objective",
+    "paper/experiments",
+    "paper/tables",
+    "persistence",
+    "players",
+    "recipes",
+    "schema",
+    "thinning",
+    "training",
+    "value_functions",
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +75,8 @@ class Scale:
 
     epochs: at most, in every stage of the paper's recipe. share: of the default recipe's steps and evaluations.
     samples: coalitions a row in training. evaluations, truth: a player, for each estimator and for the truth.
+    marginal_epochs: of the paper's recipe, each of which calls the model 150 million times; marginal_evaluations,
+        marginal_truth: a row.
     """
 
     test_rows: int = 256
@@ -62,6 +86,9 @@ class Scale:
     samples: tuple[int, ...] = (1, 4, 16, 32, 48, 64)
     evaluations: int = 256
     truth: int = 1024
+    marginal_epochs: int = 12
+    marginal_evaluations: int = 1024
+    marginal_truth: int = 4096
 
 
 FULL = Scale()
@@ -141,9 +168,8 @@ class Experiments:
             return self.store.has("truths", self._of_game(piece))
         if isinstance(piece, Curve):
             return self.store.has("curves", self._of_curve(piece))
-        return self.store.has("shapes", self._of_data(piece.game.table)) and self.store.has(
-            "explainers", self._of_explainer(piece)
-        )
+        known = piece.arm == "paper" or self.store.has("shapes", self._of_data(piece.game.table))
+        return known and self.store.has("explainers", self._of_explainer(piece))
 
     def compute(self, piece: Piece) -> None:
         """See to it that a piece is in the store."""
@@ -166,21 +192,19 @@ class Experiments:
                 config, tensors, table.schema, table.players, None, None, place
             )
             return built
-        kind = Marginal() if game.kind == "marginal" else Baseline()
-        return kind.fit(table.problem(self._paper_recipe(game)), Run(0))
+        kind = Marginal() if game.kind == "marginal" else baseline(table.data)
+        return kind.fit(table.problem(self._paper_recipe(game)), Run(_SEED))
 
     def surrogate(self, table: str) -> Arrays:
-        """A table's surrogate, trained by the paper's schedule, with its validation loss and its seconds."""
+        """A table's surrogate, trained by the paper's schedule, with its validation loss."""
         game = Game(table)
 
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
-            start = time.perf_counter()
-            fitted = Surrogate().fit(self._table(table).problem(self._paper_recipe(game)), Run(0, checkpoint))
+            fitted = Surrogate().fit(self._table(table).problem(self._paper_recipe(game)), Run(_SEED, checkpoint))
             assert isinstance(fitted, Surrogate)
-            seconds = time.perf_counter() - start
             config, tensors = persistence.describe_game(fitted)
             arrays = {f"tensor.{name}": tensor.numpy() for name, tensor in tensors.items()}
-            return {"config": json.dumps(config), "loss": min(fitted.losses_), "seconds": seconds, **arrays}
+            return {"config": json.dumps(config), "loss": min(fitted.losses_), **arrays}
 
         return self.store.remember("surrogates", self._of_game(game), compute)
 
@@ -190,7 +214,7 @@ class Experiments:
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
             v, x = self.game(game), self._table(game.table).x_test
             if game.kind == "marginal":
-                found = kernel(v, x, budget=_MARGINAL[0], sampling="leverage", random_state=1)
+                found = kernel(v, x, budget=self.scale.marginal_truth, sampling="leverage", random_state=1)
             elif v.players <= _EXACT:
                 found = exact(v, x)
             else:
@@ -206,7 +230,7 @@ class Experiments:
             v, x = self.game(curve.game), self._table(curve.game.table).x_test
             budget = min(self.scale.evaluations * v.players, 1 << v.players)
             if curve.game.kind == "marginal":
-                budget = min(budget, _MARGINAL[1])
+                budget = min(budget, self.scale.marginal_evaluations)
             found = ESTIMATORS[curve.estimator](v, x, budget=budget, history=True, random_state=0)
             truth = self.truth(curve.game)["values"]
             return {"budgets": found.budgets, "l2": [metrics.l2(values, truth) for values in found.history]}
@@ -214,12 +238,11 @@ class Experiments:
         return self.store.remember("curves", self._of_curve(curve), compute)
 
     def explainer(self, explainer: Explainer) -> Arrays:
-        """The explainer's values of the test rows, its validation losses, seconds, and the network's weights."""
+        """The explainer's values of the test rows, its validation losses, and the network's weights."""
 
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
             table, v, recipe = self._table(explainer.game.table), self.game(explainer.game), self._recipe(explainer)
-            run = Run(0, checkpoint)
-            start = time.perf_counter()
+            run = Run(_SEED, checkpoint)
             network = build_network(table.x, table.schema, v, table.players.owner, None, recipe, run)
             losses, _ = fit_network(
                 network,
@@ -233,15 +256,14 @@ class Experiments:
                 discrete=[column.discrete for column in table.schema.columns],
                 owner=table.players.owner,
             )
-            seconds = time.perf_counter() - start
             with torch.no_grad():
-                values = network(table.x_test).double()
-            if explainer.normalize != "never":
-                values = normalize(values, total_values(v, table.x_test))
+                values = network(table.x_test).double().numpy()
             weights = {f"network.{name}": tensor.numpy() for name, tensor in network.state_dict().items()}
-            return {"values": values.numpy(), "losses": losses, "seconds": seconds, **weights}
+            return {"raw": values, "total": total_values(v, table.x_test).numpy(), "losses": losses, **weights}
 
-        return self.store.remember("explainers", self._of_explainer(explainer), compute)
+        found = self.store.remember("explainers", self._of_explainer(explainer), compute)
+        raw, total = torch.from_numpy(found["raw"]), torch.from_numpy(found["total"])
+        return {**found, "values": (raw if explainer.normalize == "never" else normalize(raw, total)).numpy()}
 
     def _table(self, name: str) -> Table:
         return load_table(name, self.scale)
@@ -270,7 +292,7 @@ class Experiments:
         recipe = TABLES[game.table].recipe
         most = self.scale.epochs or recipe.explainer.epochs
         assert most is not None
-        for_explainer = min(most, _MARGINAL_EPOCHS) if game.kind == "marginal" else most
+        for_explainer = min(most, self.scale.marginal_epochs) if game.kind == "marginal" else most
         stages = tuple(replace(stage, epochs=min(most, stage.epochs or most)) for stage in recipe.surrogate)
         return replace(recipe, surrogate=stages, explainer=replace(recipe.explainer, epochs=for_explainer))
 
@@ -283,21 +305,37 @@ class Experiments:
 
     def _of_data(self, table: str) -> dict[str, Any]:
         rows = {"train_rows": self.scale.train_rows, "test_rows": self.scale.test_rows}
-        return {"version": __version__, "table": table, "data": _digest(table), **rows}
+        return {"made_by": revision(), "table": table, "data": _digest(table), "seed": _SEED, **rows}
 
     def _of_game(self, game: Game) -> dict[str, Any]:
         recipe = asdict(self._paper_recipe(replace(game, kind="surrogate")))
-        truth = _MARGINAL[0] if game.kind == "marginal" else self.scale.truth
+        truth = self.scale.marginal_truth if game.kind == "marginal" else self.scale.truth
         surrogate = {name: value for name, value in recipe.items() if name.startswith("surrogate")}
         return {**self._of_data(game.table), "game": game.kind, "truth": truth, **surrogate}
 
     def _of_curve(self, curve: Curve) -> dict[str, Any]:
-        evaluations = _MARGINAL[1] if curve.game.kind == "marginal" else self.scale.evaluations
+        marginal = curve.game.kind == "marginal"
+        evaluations = self.scale.marginal_evaluations if marginal else self.scale.evaluations
         return {**self._of_game(curve.game), "estimator": curve.estimator, "evaluations": evaluations}
 
     def _of_explainer(self, explainer: Explainer) -> dict[str, Any]:
-        settings = {"recipe": asdict(self._recipe(explainer)), "normalize": explainer.normalize}
+        """Normalisation after training is none of its settings."""
+        settings = {"recipe": asdict(self._recipe(explainer)), "normalized": explainer.normalize == "always"}
         return {**self._of_game(explainer.game), **settings, "penalty": explainer.penalty}
+
+
+@cache
+def revision() -> str:
+    """A hash of the code and the packages that make the results."""
+    package = Path(fastshapley.__file__).parent
+    digest = hashlib.sha256()
+    for name in _MADE_BY:
+        for file in sorted([package / f"{name}.py", *(package / name).rglob("*.py")]):
+            if file.exists():
+                digest.update(file.read_bytes())
+    for name in ("lightgbm", "numpy", "torch", "xgboost"):
+        digest.update(require(name, "paper").__version__.encode())
+    return digest.hexdigest()[:16]
 
 
 @cache

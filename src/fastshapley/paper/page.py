@@ -28,14 +28,20 @@ def page(found: dict[str, Any], figures: Sequence[tuple[str, str]], notes: str |
             f"**A quick look**: {scale['train_rows']} training rows, {scale['epochs']} epochs and a share of "
             f"{scale['share']} of the default recipe. These are not the paper's figures."
         )
+    if any(game["game"] == "marginal" for game in found["games"]):
+        parts.append(
+            f'On the marginal game `recipe="paper"` had at most {scale["marginal_epochs"]} epochs: each calls the '
+            f"model 150 million times. Its truth is from {scale['marginal_truth']} evaluations a row."
+        )
     if notes is not None:
         parts += ["## What is as in the paper, and what is not", notes.strip()]
     parts += [
         "## How far the explainers are from the Shapley values",
         _distances(found["games"]),
         "## Evaluations that an estimator needs to be as close",
-        "By each explainer; a dash where more were needed than were tried. The factor is the smallest over "
-        "estimators: how many evaluations one forward pass is worth against the best of them.",
+        "By each explainer; a dash where more were needed than were tried (printed: where there is no figure). The "
+        "factor is the smallest over estimators, ours with leverage sampling among them: how many evaluations one "
+        "forward pass is worth against the best of them.",
         _evaluations(found["games"]),
     ]
     for name, title in figures:
@@ -68,7 +74,7 @@ def _distances(games: Iterable[dict[str, Any]]) -> str:
             ]
         )
     head = ["", "players", "surrogate loss (printed)", "l2, printed", 'l2, `recipe="paper"`', "l2, default recipe"]
-    return _table([*head, "right signs", "error of the truth"], rows)
+    return _table([*head, "right signs, paper / default", "error of the truth"], rows)
 
 
 def _evaluations(games: Sequence[dict[str, Any]]) -> str:
@@ -79,10 +85,15 @@ def _evaluations(games: Sequence[dict[str, Any]]) -> str:
             ('`recipe="paper"`', {name: arms["paper"] for name, arms in game["evaluations_to_match"].items()}),
             ("default recipe", {name: arms["default"] for name, arms in game["evaluations_to_match"].items()}),
         ):
-            counts = [needed.get(name) for name in game["estimators"]]
-            known = [count for count in counts if count is not None]
-            factor = f"{min(known):.0f}" if known else "-"
-            rows.append([f"{_name(game)}, {label}", *("-" if c is None else f"{c:.0f}" for c in counts), factor])
+            cells = {}  # by number of evaluations
+            row = []
+            for name, curve in game["estimators"].items():
+                count = needed.get(name)
+                fewest = label != "printed" and count == curve["evaluations"][0]  # that were tried: an upper bound
+                row.append("-" if count is None else f"≤ {count:.0f}" if fewest else f"{count:.0f}")
+                if count is not None:
+                    cells[count] = row[-1]
+            rows.append([f"{_name(game)}, {label}", *row, cells[min(cells)] if cells else "-"])
     return _table(["", *games[0]["estimators"], "factor"], rows)
 
 

@@ -38,6 +38,8 @@ class Store:
         if not path.exists():
             unfinished = path.with_suffix(".unfinished")
             arrays = {name: np.asarray(value) for name, value in compute(Checkpoint(unfinished)).items()}
+            if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
+                raise ValueError(f"{objects} are no arrays of numbers or text")
             description = path.with_suffix(".json")
             write_text(description, _text(settings))
             write_atomically(path, lambda p: _save(p, arrays))
@@ -52,9 +54,9 @@ def _text(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, indent=1, sort_keys=True)
 
 
-def _save(path: Path, arrays: Arrays) -> None:
+def _save(path: Path, arrays: dict[str, Any]) -> None:
     with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        np.savez(file, **arrays)
 
 
 def _load(path: Path) -> Arrays:

@@ -17,6 +17,7 @@ from fastshapley.networks.mlp import Perceptron, TableEncoder
 from fastshapley.optional import require
 from fastshapley.recipes import Layers, Recipe
 from fastshapley.training import Run, Training, one_thread, train
+from fastshapley.value_functions import Baseline
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,21 @@ def neural_network(data: Split) -> nn.Module:
         options = Training(epochs=100, batch_size=128, learning_rate=1e-3, patience=5)
         train(logits, loss, len(x), options, run, "model", validate)
     return nn.Sequential(logits, nn.Softmax(dim=1)).eval()
+
+
+def baseline(data: Split) -> Baseline:
+    """The baseline game as the paper has it: means of continuous features, the most frequent value of the others.
+
+    One-hot columns are one feature. Continuous features are standardised, so that whole numbers are discrete.
+    """
+    values: dict[str, float] = {}
+    partition = data.players.bind(list(data.X_train.columns))
+    for player in range(len(partition)):
+        columns = data.X_train.iloc[:, partition.members(player)]
+        discrete = bool((columns % 1 == 0).to_numpy().all())
+        centre = columns.value_counts().index[0] if discrete else columns.mean()
+        values |= dict(zip(columns.columns, centre, strict=True))
+    return Baseline(values)
 
 
 def _both(positive: Any) -> Any:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from tqdm.auto import tqdm
 
 from fastshapley import metrics
 from fastshapley.checkpoints import write_text
-from fastshapley.paper import printed
+from fastshapley.optional import require
+from fastshapley.paper import figures, page, printed
 from fastshapley.paper.experiments import (
     ESTIMATORS,
     FULL,
@@ -30,6 +31,7 @@ from fastshapley.paper.experiments import (
     Game,
     Normalize,
     Piece,
+    revision,
 )
 from fastshapley.paper.store import Store
 from fastshapley.paper.tables import TABLES
@@ -38,7 +40,6 @@ from fastshapley.version import __version__
 ARMS: tuple[Arm, ...] = ("paper", "default")
 NORMALIZE: tuple[Normalize, ...] = ("always", "inference", "never")
 PENALTIES = (0.0, 0.1)
-SAMPLES = 32  # of the paper's recipe, in pairs, wherever they are not varied
 
 
 def run(
@@ -56,13 +57,12 @@ def run(
 
     What is in ``store`` is not computed again. ``workers`` is the number of processes, by default one a processor.
     """
-    from fastshapley.paper import figures, page  # matplotlib is optional
-
+    require("matplotlib", "paper")  # before hours of work, not after
     experiments = Experiments(Store(store), QUICK if quick else FULL)
-    compute(experiments, tables, workers or os.cpu_count() or 1, progress)
+    compute(experiments, tables, (os.cpu_count() or 1) if workers is None else workers, progress)
     found = results(experiments, tables)
     command = " ".join(["fastshapley paper tabular", *(["--only", *tables] if set(tables) != set(TABLES) else [])])
-    found = {"command": command + " --quick" * quick, "version": __version__, **found}
+    found = {"command": command + " --quick" * quick, "version": __version__, "made_by": revision(), **found}
     text = json.dumps(found, indent=1) + "\n"
     write_text(output / "tabular.json", text)
     drawn = figures.draw(found, output)
@@ -80,6 +80,11 @@ def pieces(tables: Sequence[str], samples: Sequence[int]) -> tuple[list[Game], l
     rest += [Curve(game, name) for game in games for name in ESTIMATORS]
     rest += [explainer for table in tables for _, explainer in by_samples(table, samples)]
     rest += [explainer for table in tables for arm in ARMS for explainer in ablation(table, arm)]
+    # without normalisation it is the network that is normalised at inference only
+    rest = [
+        replace(p, normalize="inference") if isinstance(p, Explainer) and p.normalize == "never" else p
+        for p in rest
+    ]
     return games, list(dict.fromkeys(rest))
 
 
@@ -109,10 +114,16 @@ def compute(experiments: Experiments, tables: Sequence[str], workers: int, progr
             return
         with _pool(workers) as pool:
             for stage in missing:
-                futures = [pool.submit(_compute, experiments, piece) for piece in stage]
+                futures = {pool.submit(_compute, experiments, piece): piece for piece in stage}
+                failed = []
                 for future in as_completed(futures):
-                    future.result()
+                    if error := future.exception():
+                        failed.append((futures[future], error))
                     bar.update()
+                if failed:  # the others are done, and kept
+                    piece, error = failed[0]
+                    error.add_note(f"in {piece}; {len(failed)} pieces failed, run again to try them once more")
+                    raise error
 
 
 def results(experiments: Experiments, tables: Sequence[str]) -> dict[str, Any]:
@@ -186,7 +197,6 @@ def _explainer(experiments: Experiments, explainer: Explainer) -> dict[str, Any]
         "relative_squared_error": metrics.relative_squared_error(values, truth),
         "sign_agreement": metrics.sign_agreement(values, truth),
         "epochs": len(found["losses"]) - 1,
-        "seconds": float(found["seconds"]),
     }
 
 
@@ -198,10 +208,14 @@ def _needed(budgets: Sequence[float], errors: Sequence[float], target: float) ->
 
 @contextmanager
 def _pool(workers: int) -> Iterator[Executor]:
-    """Processes that start afresh; when something fails, what has not begun is dropped."""
+    """Processes that start afresh, and do not outlive an interruption."""
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     try:
         yield pool
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
