@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from games import Additive
 from problems import numbers
 
 from fastshapley.models import ModelFunction
@@ -52,3 +53,14 @@ def test_no_time_gives_no_truth() -> None:
     before = model.evaluations
     assert true_values(game, x, 0, calls=math.inf, pace=1.0, seconds=15 * 10) is None  # of 16 coalitions
     assert model.evaluations == before
+
+
+def test_of_few_players_all_coalitions_are_the_cheapest_truth() -> None:
+    """Three players have 8 coalitions: 20 rows exactly rather than one by sampling."""
+    game = Additive(3)
+    found = true_values(game, game.rows(128), 0, calls=163, pace=1e-9, seconds=60.0)
+    assert found is not None
+    rows, truth, how = found
+    assert len(rows) == 20
+    assert how.startswith("exact")
+    assert truth.stderr.max() == 0

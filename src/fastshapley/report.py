@@ -153,7 +153,8 @@ def true_values(
     evaluations = int(min(calls // cost(value_function), _WORK // players))
     if evaluations < min(8 * players + 2, 1 << players):
         return None
-    if players <= MAX_PLAYERS and (rows := min(len(x), evaluations >> players)) >= min(len(x), _FEWEST):
+    fewest = _FEWEST if 1 << players > 32 * players else 1  # of few players all coalitions are the cheapest truth
+    if players <= MAX_PLAYERS and (rows := min(len(x), evaluations >> players)) >= min(len(x), fewest):
         return x[:rows], exact(value_function, x[:rows]), f"exact, all {1 << players} coalitions"
     x = x[: max(1, evaluations // (32 * players))]
     budget = max(min(evaluations // len(x), 1024 * players), 8 * players + 2)

@@ -28,7 +28,7 @@ def page(found: dict[str, Any], figures: Sequence[tuple[str, str]], notes: str |
             f"**A quick look**: {scale['train_rows']} training rows, {scale['epochs']} epochs and a share of "
             f"{scale['share']} of the default recipe. These are not the paper's figures."
         )
-    if any(game["game"] == "marginal" for game in found["games"]):
+    if scale["train_rows"] is None and any(game["game"] == "marginal" for game in found["games"]):
         parts.append(
             f'On the marginal game `recipe="paper"` had at most {scale["marginal_epochs"]} epochs: each calls the '
             f"model 150 million times. Its truth is from {scale['marginal_truth']} evaluations a row."
