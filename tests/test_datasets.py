@@ -103,6 +103,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         raise urllib.error.URLError("no network")
 
     monkeypatch.setattr(urllib.request, "urlopen", fail)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
 
 
 @pytest.mark.usefixtures("offline")
@@ -125,6 +126,7 @@ def test_census_is_found_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.
     cache.mkdir(parents=True)
     (cache / "adult.data").symlink_to(CENSUS.resolve())
     monkeypatch.delenv("FASTSHAPLEY_DATA")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load_census().X_test.shape == (6513, 12)
 
@@ -237,6 +239,7 @@ def test_news_takes_the_file_as_published(
         (load_news, "https://archive.ics.uci.edu/dataset/332"),
     ],
 )
+@pytest.mark.usefixtures("offline")
 def test_what_to_download_is_named(
     load: Any, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

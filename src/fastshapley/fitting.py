@@ -102,11 +102,13 @@ def fit_network(
     if value_function.players == 1:
         return [], 0.0  # the one value is grand minus null
     exam = prepare_examination(thinning(value_function, recipe.targets), x_val, recipe, run)
+    added = background_values(value_function, recipe.targets, exam.pace, run)
+    thin = thinning(value_function, recipe.targets, added)
+    if added is not None:  # the same rows and coalitions once more, with most of the noise off
+        exam = prepare_examination(thin, x_val, recipe, run, "second examination")
     scale = _scale(value_function, exam, recipe)
     network.scale.copy_(scale)
     total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
-    added = background_values(value_function, recipe.targets, exam.pace, run)
-    thin = thinning(value_function, recipe.targets, added)
     lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)
     if _is_constant(lesson, exam, run):
         network.scale.zero_()

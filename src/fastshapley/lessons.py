@@ -69,12 +69,12 @@ class Examination:
     pace: float
 
 
-def prepare_examination(thin: Thin, x: Tensor, recipe: Recipe, run: Run) -> Examination:
+def prepare_examination(thin: Thin, x: Tensor, recipe: Recipe, run: Run, name: str = "examination") -> Examination:
     """Evaluate coalitions of some of the rows ``x``; of fewer where evaluations are dear."""
     generator = run.generator("explainer validation")
     game = thin(recipe.validation_coalitions, generator)
     x = x[torch.randperm(len(x), generator=generator, device=x.device)[: _most_rows(game, recipe)]]
-    saved: dict[str, Any] | None = run.checkpoint.load("examination")
+    saved: dict[str, Any] | None = run.checkpoint.load(name)
     if saved is None:
         limited = recipe.targets is not None or run.clock.left() < math.inf
         clock = Clock(min(_LOOK, _EXAMINATION * run.clock.left()) if limited else math.inf)
@@ -86,7 +86,7 @@ def prepare_examination(thin: Thin, x: Tensor, recipe: Recipe, run: Run) -> Exam
         total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
         pace = (time.monotonic() - start) / (s[..., 0].numel() * cost_of(game))
         saved = {"total": total, "s": s, "worth": worth, "pace": pace}
-        run.checkpoint.save("examination", saved)
+        run.checkpoint.save(name, saved)
     total, s, worth = (saved[name].to(x.device) for name in ("total", "s", "worth"))
     return Examination(x[: len(s)], total, s, worth, saved["pace"])
 

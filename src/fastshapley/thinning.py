@@ -40,7 +40,8 @@ class Thinned:
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         width = x.shape[1] if self.added is None else max(x.shape[1], self.players * self.outputs)
         most = max(1, MEMORY // (8 * self.cost * width))  # evaluations at once
-        parts = zip(x.split(max(1, most // s.shape[1])), s.split(max(1, most // s.shape[1])), strict=True)
+        rows = max(1, most // s.shape[1])
+        parts = zip(x.split(rows), s.split(rows), strict=True)
         return torch.cat([torch.cat([self._evaluate(a, c) for c in b.split(most, dim=1)], dim=1) for a, b in parts])
 
     def _evaluate(self, x: Tensor, s: Tensor) -> Tensor:

@@ -281,11 +281,11 @@ class Experiments:
             return recipe
         assert recipe.explainer.steps is not None
         assert recipe.targets is not None
-        fewer = {
-            "explainer": replace(recipe.explainer, steps=int(self.scale.share * recipe.explainer.steps)),
-            "targets": replace(recipe.targets, evaluations=int(self.scale.share * recipe.targets.evaluations)),
-        }
-        return replace(recipe, **fewer)  # type: ignore[arg-type]
+        return replace(
+            recipe,
+            explainer=replace(recipe.explainer, steps=int(self.scale.share * recipe.explainer.steps)),
+            targets=replace(recipe.targets, evaluations=int(self.scale.share * recipe.targets.evaluations)),
+        )
 
     def _paper_recipe(self, game: Game) -> Recipe:
         """The settings of its authors for this table, with fewer epochs where the scale or the game asks for it."""
