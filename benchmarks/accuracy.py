@@ -100,7 +100,7 @@ def train(table: Table, recipe: Recipe, seed: int, budget: float | None = None) 
     game = table.game
     start = time.perf_counter()
     with one_thread():
-        network = build_network(table.x, game.schema_, game, game.partition_.owner, None, recipe, run)
+        network = build_network(table.x, game.schema_, game, game.partition_, None, None, recipe, run)
         fit_network(
             network,
             game,
@@ -110,7 +110,7 @@ def train(table: Table, recipe: Recipe, seed: int, budget: float | None = None) 
             run,
             normalized=True,
             penalty=0.0,
-            discrete=[column.discrete for column in game.schema_.columns],
+            discrete=game.schema_.discrete,
             owner=game.partition_.owner,
         )
     seconds = time.perf_counter() - start

@@ -80,7 +80,7 @@ def lesson(
 
 
 def loss_of(found: Lesson, phi: Tensor) -> Tensor:
-    return found.loss(phi.float(), torch.arange(len(phi)), NOBODY)
+    return found.loss(phi.float(), (torch.arange(len(phi)), found.x), NOBODY)
 
 
 def expected_loss(game: Moebius, x: Tensor, phi: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ def test_targets_of_all_coalitions_are_the_exact_values() -> None:
     step = torch.randn(truth.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert float(loss_of(found, truth + step)) == pytest.approx(float(step.square().mean()), rel=1e-4)
     some = torch.tensor([5, 17, 5])
-    alone = found.loss((truth + step)[some].float(), some, NOBODY)
+    alone = found.loss((truth + step)[some].float(), (some, found.x[some]), NOBODY)
     assert float(alone) == pytest.approx(float(step[some].square().mean()), rel=1e-4)
 
 
@@ -349,7 +349,10 @@ def test_where_evaluations_are_dear_the_loss_is_the_papers(
     truth = game.shapley(found.x)
     expected = expected_loss(game, found.x, truth)
     alone = torch.stack(
-        [found.loss(truth[row : row + 1].float(), torch.tensor([row]), NOBODY) for row in range(len(truth))]
+        [
+            found.loss(truth[row : row + 1].float(), (torch.tensor([row]), found.x[[row]]), NOBODY)
+            for row in range(len(truth))
+        ]
     )
     difference = alone.double() - expected
     assert abs(float(difference.mean())) < 4 * float(difference.std()) / len(difference) ** 0.5
@@ -363,13 +366,13 @@ def test_the_papers_recipe_draws_fresh_coalitions() -> None:
     found = lesson(game, x, fresh)
     assert torch.equal(found.x, x)
     torch.testing.assert_close(found.total, game.shapley(x).sum(1).float(), atol=1e-4, rtol=1e-4)
-    phi, rows = game.shapley(x).float(), torch.arange(100)
+    phi, batch = game.shapley(x).float(), (torch.arange(100), x)
     generator = torch.Generator().manual_seed(0)
-    first, second = found.loss(phi, rows, generator), found.loss(phi, rows, generator)
+    first, second = found.loss(phi, batch, generator), found.loss(phi, batch, generator)
     assert first != second
-    assert found.loss(phi, rows, torch.Generator().manual_seed(0)) == first
+    assert found.loss(phi, batch, torch.Generator().manual_seed(0)) == first
     one = lesson(game, x, replace(fresh, outputs_per_step=1))
-    seen = {round(float(one.loss(phi * torch.tensor([0, 10, 1000.0]), rows, generator)), -1) for _ in range(20)}
+    seen = {round(float(one.loss(phi * torch.tensor([0, 10, 1000.0]), batch, generator)), -1) for _ in range(20)}
     assert len({len(str(int(value))) for value in seen}) == 3  # one of three outputs of different sizes at a time
 
 

@@ -16,6 +16,7 @@ from fastshapley.errors import InputError
 from fastshapley.fitting import build_network
 from fastshapley.networks import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.networks.mlp import Activation
+from fastshapley.players import Partition
 from fastshapley.schema import Schema
 from fastshapley.training import Run
 
@@ -394,7 +395,8 @@ def test_a_player_perceptron_can_be_exported(owner: list[int]) -> None:
 def body_of(own_units: int, owner: list[int], players: int, outputs: int = 1) -> nn.Module:
     """The body that a recipe gives a network for the rows, all columns taken as numbers."""
     recipe, schema = replace(QUICK, own_units=own_units), Schema.of(np.zeros((3, 5)))
-    return build_network(ROWS, schema, Additive(players, outputs), owner, None, recipe, Run(seed=0)).body
+    partition = Partition(tuple(map(str, range(players))), tuple(owner))
+    return build_network(ROWS, schema, Additive(players, outputs), partition, None, None, recipe, Run(seed=0)).body
 
 
 def test_a_recipe_without_own_units_makes_a_plain_perceptron() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fastshapley.cli import main
 from fastshapley.paper import experiments as experiments_module
-from fastshapley.paper import page, printed, tabular
+from fastshapley.paper import page, pool, printed, tabular
 from fastshapley.paper.experiments import ESTIMATORS, FULL, Curve, Experiments, Explainer, Game, Scale
 from fastshapley.paper.store import Store
 from fastshapley.paper.tables import TABLES
@@ -96,7 +96,7 @@ class TestARun:
             raise AssertionError("nothing is left to compute")
 
         monkeypatch.setattr(tabular, "QUICK", TINY)
-        monkeypatch.setattr(tabular, "_pool", fail)
+        monkeypatch.setattr(pool, "_pool", fail)
         monkeypatch.setattr(Experiments, "_table", fail)
         written = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
         assert run(folder) == found

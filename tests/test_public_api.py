@@ -16,19 +16,22 @@ from fastshapley.cli import main
 
 def test_public_names() -> None:
     assert sorted(fastshapley.__all__) == [
+        "Backbone",
         "FastSHAP",
         "Features",
         "Groups",
         "Layers",
         "Recipe",
         "Report",
+        "Superpixels",
         "Targets",
         "Training",
+        "UNet",
         "__version__",
     ]
     for module, names in {
         value_functions: ("Surrogate", "Marginal", "Baseline", "Missing"),
-        players: ("Features", "Groups"),
+        players: ("Features", "Groups", "Superpixels"),
         estimators: ("Estimate", "exact", "kernel"),
         datasets: ("load_census", "load_marketing", "load_bankruptcy", "load_news"),
     }.items():
@@ -42,6 +45,7 @@ def test_signature_of_the_explainer() -> None:
         "value_function",
         "players",
         "link",
+        "logits",
         "network",
         "normalize",
         "penalty",

@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,23 +23,26 @@ from fastshapley.budgets import Budget, check_budget
 from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
-from fastshapley.explanations import explanation, squeeze
+from fastshapley.explanations import explanation, image_explanation, maps, squeeze
 from fastshapley.fitting import build_network, fit_network
-from fastshapley.models import PROBE, ModelFunction
+from fastshapley.images import ImageSchema
+from fastshapley.models import ModelFunction, trial_rows
+from fastshapley.networks.convolutional import Backbone, UNet
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
-from fastshapley.players import Features, Groups, Partition
+from fastshapley.players import Features, Groups, Partition, Superpixels
 from fastshapley.recipes import Recipe
 from fastshapley.report import ROWS, Report, measure_network
-from fastshapley.schema import Schema, Table
+from fastshapley.rows import Rows, Stream, some
+from fastshapley.schema import Schema
 from fastshapley.thinning import can_be_thinned
 from fastshapley.training import Clock, Run, one_thread, seed_of
 from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame, ValueFunction
-from fastshapley.value_functions.base import Link, grand_values, null_values
+from fastshapley.value_functions.base import LINKS, Link, grand_values, null_values
 
 logger = logging.getLogger(__name__)
 
-_BATCH, _VALUES = 8192, 1 << 22  # rows explained in one forward pass, and their values, at most
+_BATCH, _ENTRIES = 8192, 1 << 22  # rows explained in one forward pass, and their values or inputs, at most
 _HELD_OUT = 0.2  # of the rows, when no validation rows are given
 _SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
 _NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
@@ -53,9 +57,13 @@ class FastSHAP(BaseEstimator):
     value_function: what a model's output is when only some players are known: ``"surrogate"``, ``"marginal"``,
         ``"baseline"``, one of the classes in `fastshapley.value_functions`, or any object with ``players``,
         ``outputs`` and ``__call__(x, s)``. A fitted one is used as it is.
-    players: `Groups` of columns; by default each column is a player.
-    link: ``"identity"`` or ``"logit"``, applied to the model's output inside the value function.
-    network: the explainer network's body, a module from (b, inputs) to (b, players * outputs).
+    players: `Groups` of columns; by default each column is a player. For images, `Superpixels`: X is then a tensor
+        or an array (n, channels, height, width) as the model takes it, or a Dataset, or DataLoader, of such images.
+    link: ``"identity"``, ``"logit"`` (log-odds) or ``"log"``, of the model's output, inside the value function.
+    logits: the model is a classifier that returns logits, which are turned into probabilities first.
+    network: the explainer network's body, a module from (b, inputs) to (b, players * outputs). For images, a
+        `Backbone` (the default: the model's own layers) or a `UNet`, or a module from images to values, or to maps
+        (b, outputs, h, w).
     normalize: whether values are made to sum to grand minus null: ``"always"``, only at ``"inference"`` and not
         in the training loss, or ``"never"``.
     penalty: the weight in the loss of the squared gap before normalisation (the paper's gamma).
@@ -82,9 +90,10 @@ class FastSHAP(BaseEstimator):
         model: Any = None,
         *,
         value_function: Any = "surrogate",
-        players: Features | Groups | None = None,
+        players: Features | Groups | Superpixels | None = None,
         link: Link = "identity",
-        network: nn.Module | None = None,
+        logits: bool = False,
+        network: nn.Module | Backbone | UNet | None = None,
         normalize: Literal["always", "inference", "never"] = "always",
         penalty: float = 0.0,
         recipe: Literal["default", "paper"] | Recipe = "default",
@@ -98,6 +107,7 @@ class FastSHAP(BaseEstimator):
         self.value_function = value_function
         self.players = players
         self.link = link
+        self.logits = logits
         self.network = network
         self.normalize = normalize
         self.penalty = penalty
@@ -108,9 +118,7 @@ class FastSHAP(BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(
-        self, X: Table, X_val: Table | None = None, *, checkpoint: str | os.PathLike[str] | None = None
-    ) -> FastSHAP:
+    def fit(self, X: Any, X_val: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
         """Train the value function, where it needs training, and the explainer.
 
         Some of ``X_val`` choose the best epochs, the others are what the report is measured on; by default a fifth
@@ -120,22 +128,27 @@ class FastSHAP(BaseEstimator):
         self._check_parameters()
         # codes of categories mean the same to a game fitted before as to this explainer
         given = self.value_function
-        schema = given.schema_ if isinstance(given, TableGame) and _is_fitted(given) else Schema.of(X)
+        images = isinstance(self.players, Superpixels)
+        schema: Schema | ImageSchema = ImageSchema.of(X) if images else Schema.of(X)
+        if isinstance(given, TableGame) and _is_fitted(given):
+            schema = given.schema_
         x = schema.encode(X).to(self._device())
         x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
         for argument, rows in (("X", x), ("X_val", x_val)):
             if rows is not None and len(rows) == 0:
                 raise InputError(f"{argument} has no rows")
-        check_budget(self.evaluation_budget, min(PROBE, len(x)))
-        model = None if self.model is None else ModelFunction(self.model, schema, x[:PROBE])
+        trial = trial_rows(x)
+        check_budget(self.evaluation_budget, len(trial))
+        model = None if self.model is None else ModelFunction(self.model, schema, trial, self.logits)
         partition = self._partition(schema)
         run = replace(self._start(schema, x, x_val, model, checkpoint), clock=clock)
         x, x_val = _hold_out(x, run) if x_val is None else (x, x_val)
         x_exam, x_report = _hold_out(x_val, run, share=0.5, most=ROWS)
         held_out = x_val is not x and x_report is not x_exam
-        recipe = recipes.resolve(self.recipe, len(x), len(partition))
+        recipe = recipes.resolve(self.recipe, len(x), len(partition), images=images)
         budget = Budget(self.evaluation_budget, () if model is None else ((model, 0),))
-        with one_thread():
+        x_report = x_report[:]
+        with nullcontext() if images else one_thread():  # convolutions have work for all
             game: ValueFunction = given
             if not _is_fitted(given):
                 assert model is not None  # checked with the parameters
@@ -145,9 +158,9 @@ class FastSHAP(BaseEstimator):
                 )
                 game = new.fit(problem, run.within(_SURROGATE))
             budget = budget.counting(game)
-            recipe = recipes.resolve(self.recipe, len(x), len(partition), noisy=can_be_thinned(game))
+            recipe = recipes.resolve(self.recipe, len(x), len(partition), noisy=can_be_thinned(game), images=images)
             recipe = budget.bound(recipe, game)
-            network = build_network(x, schema, game, partition.owner, self.network, recipe, run)
+            network = build_network(x, schema, game, partition, self.model, self.network, recipe, run)
             self.losses_, pace = fit_network(
                 network,
                 game,
@@ -157,7 +170,7 @@ class FastSHAP(BaseEstimator):
                 run.within(1 - _REPORT),
                 normalized=self.normalize == "always",
                 penalty=self.penalty,
-                discrete=[column.discrete for column in schema.columns],
+                discrete=schema.discrete,
                 owner=partition.owner,
             )
             self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
@@ -176,18 +189,37 @@ class FastSHAP(BaseEstimator):
             logger.info("the model was called with %d rows in all", model.evaluations)
         return self
 
-    def __call__(self, X: Table) -> shap.Explanation:
-        """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several."""
+    def __call__(self, X: Any, *, upsample: bool = False) -> shap.Explanation:
+        """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several.
+
+        Of images, as shap has them, (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for
+        segments, (n, height, width, 1, outputs), a player's value shared out among its pixels. `shap.image_plot`
+        draws either.
+        """
         x = self._encode(X)
         values, base = self._explain(x)
-        return explanation(x, values, base, self.schema_, self.partition_, self.output_names_)
+        names = self.output_names_
+        if isinstance(self.schema_, ImageSchema):
+            return image_explanation(x[:], values, base, self.partition_, names, upsample=upsample)
+        if upsample or not isinstance(x, Tensor):
+            raise InputError("upsample is for images, and the explainer was fitted to a table")
+        return explanation(x, values, base, self.schema_, self.partition_, names)
 
-    def shap_values(self, X: Table) -> NDArray[np.float64]:
-        """Shapley values, (n, players) for one output, (n, players, outputs) for several."""
-        return squeeze(self._explain(self._encode(X))[0])
+    def shap_values(self, X: Any, *, upsample: bool = False) -> NDArray[np.float64]:
+        """Shapley values, (n, players) for one output, (n, players, outputs) for several.
+
+        Of images on a grid, (n, rows, columns, outputs), always with the outputs; with ``upsample``
+        (n, height, width, outputs), where each player's value is shared out among its pixels.
+        """
+        values, _ = self._explain(self._encode(X))
+        if isinstance(self.schema_, ImageSchema):
+            return maps(values, self.partition_, upsample=upsample)
+        if upsample:
+            raise InputError("upsample is for images, and the explainer was fitted to a table")
+        return squeeze(values.cpu().numpy())
 
     def estimate(
-        self, X: Table, method: Literal["exact", "kernel", "permutation"] = "exact", **options: Any
+        self, X: Any, method: Literal["exact", "kernel", "permutation"] = "exact", **options: Any
     ) -> Estimate:
         """Shapley values of the same game without the network, by enumeration or by sampling.
 
@@ -196,8 +228,7 @@ class FastSHAP(BaseEstimator):
         estimators = {"exact": exact, "kernel": kernel, "permutation": permutation}
         if method not in estimators:
             raise InputError(f"method is {method!r}: use one of {sorted(estimators)}")
-        x = self._encode(X)
-        result: Estimate = estimators[method](self.value_function_, x, **options)
+        result: Estimate = estimators[method](self.value_function_, self._encode(X)[:], **options)
         return result
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -211,14 +242,15 @@ class FastSHAP(BaseEstimator):
         path: str | os.PathLike[str],
         model: Any = None,
         *,
-        network: nn.Module | None = None,
+        network: nn.Module | Backbone | None = None,
         value_function: Any = None,
         device: str | torch.device | None = None,
     ) -> FastSHAP:
         """Read an explainer from its file; nothing in the file is executed.
 
-        ``model`` is needed by value functions that call it (marginal, baseline, missing); ``network`` if the
-        explainer has a body of the user's; ``value_function`` if it was an object or a network of the user's.
+        ``model`` is needed by value functions that call it (marginal, baseline, missing), and by networks for
+        images that are made of its layers; ``network`` if the explainer has a body of the user's;
+        ``value_function`` if it was an object or a network of the user's.
         """
         return persistence.load(cls, path, model, network, value_function, device)
 
@@ -233,12 +265,15 @@ class FastSHAP(BaseEstimator):
     def _check_parameters(self) -> None:
         if self.normalize not in ("always", "inference", "never"):
             raise ValueError(f"normalize is {self.normalize!r}: use 'always', 'inference' or 'never'")
-        if self.link not in ("identity", "logit"):
-            raise ValueError(f"link is {self.link!r}: use 'identity' or 'logit'")
+        if self.link not in LINKS:
+            raise ValueError(f"link is {self.link!r}: use one of {LINKS}")
         if not isinstance(self.penalty, float | int | np.number) or not self.penalty >= 0:
             raise ValueError(f"penalty is {self.penalty!r}: use a number that is not negative")
-        if self.players is not None and not hasattr(self.players, "bind"):
-            raise ValueError(f"players is {self.players!r}: use Groups({{'name': [columns]}}) or Features()")
+        if not isinstance(self.players, Features | Groups | Superpixels | None):
+            raise ValueError(
+                f"players is {self.players!r}: use Groups({{'name': [columns]}}), Features() or "
+                "Superpixels(grid=14)"
+            )
         game = self.value_function
         if not (game in _NAMED if isinstance(game, str) else isinstance(game, TableGame) or _is_fitted(game)):
             raise ValueError(
@@ -262,9 +297,9 @@ class FastSHAP(BaseEstimator):
 
     def _start(
         self,
-        schema: Schema,
-        x: Tensor,
-        x_val: Tensor | None,
+        schema: Schema | ImageSchema,
+        x: Rows,
+        x_val: Rows | None,
         model: ModelFunction | None,
         checkpoint: str | os.PathLike[str] | None,
     ) -> Run:
@@ -278,12 +313,20 @@ class FastSHAP(BaseEstimator):
                 if name not in ("model", "device", "progress")
             }
             outputs = None if model is None else model.tried
-            seed = store.claim(fingerprint(schema, x, x_val, outputs, settings), seed)
+            rows = [(len(part), part[:16]) if isinstance(part, Stream) else part for part in (x, x_val)]
+            seed = store.claim(fingerprint(schema, *rows, outputs, settings), seed)
         return Run(seed, store, self.progress, x.device)
 
-    def _partition(self, schema: Schema) -> Partition:
+    def _partition(self, schema: Schema | ImageSchema) -> Partition:
         """The players: as asked for, or as a game that is given fitted has them."""
-        partition = (self.players or Features()).bind(schema.names)
+        if isinstance(schema, ImageSchema):
+            if not isinstance(self.players, Superpixels):
+                raise InputError("players is None, and there are images: use Superpixels(grid=14)")
+            partition = self.players.bind_image(schema.shape)
+        else:
+            if isinstance(self.players, Superpixels):
+                raise InputError("players is Superpixels, but the value function was fitted to a table")
+            partition = (self.players or Features()).bind(schema.names)
         game = self.value_function
         if not _is_fitted(game):
             return partition
@@ -302,7 +345,7 @@ class FastSHAP(BaseEstimator):
 
     def _set_fitted(
         self,
-        schema: Schema,
+        schema: Schema | ImageSchema,
         partition: Partition,
         game: ValueFunction,
         network: ExplainerNetwork,
@@ -313,22 +356,24 @@ class FastSHAP(BaseEstimator):
         self.normalize_ = self.normalize
         self.report_ = None
         self.player_names_ = partition.names
-        self.feature_names_in_ = np.array([column.key for column in schema.columns], dtype=object)
-        self.n_features_in_ = len(schema.columns)
+        if isinstance(schema, Schema):
+            self.feature_names_in_ = np.array([column.key for column in schema.columns], dtype=object)
+            self.n_features_in_ = len(schema.columns)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "network_"):
             raise NotFittedError("this FastSHAP is not fitted: call fit(X) first")
 
-    def _encode(self, X: Table) -> Tensor:
+    def _encode(self, X: Any) -> Rows:
         self._check_fitted()
         return self.schema_.encode(X).to(self.network_.scale.device)
 
-    def _explain(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _explain(self, x: Rows) -> tuple[Tensor, Tensor]:
         """Values (n, players, outputs) and base values (n, outputs), float64."""
         game = self.value_function_
         values, base = [], []
-        for part in x.split(max(1, min(_BATCH, _VALUES // (game.players * game.outputs)))):
+        each = max(game.players * game.outputs, x[:1].numel())
+        for part in x.split(max(1, min(_BATCH, _ENTRIES // each))):
             null = null_values(game, part)
             with torch.no_grad():
                 phi = self.network_(part).double()
@@ -351,8 +396,8 @@ def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:
     return tuple(f"output {k}" for k in range(outputs))
 
 
-def _hold_out(x: Tensor, run: Run, share: float = _HELD_OUT, most: float = math.inf) -> tuple[Tensor, Tensor]:
+def _hold_out(x: Rows, run: Run, share: float = _HELD_OUT, most: float = math.inf) -> tuple[Rows, Rows]:
     """The rows without, and those in, a random share of them; both are all where there are too few to part with."""
     order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
     held = min(int(share * len(x)), int(min(most, len(x))))
-    return (x[order[held:]], x[order[:held]]) if held else (x, x)
+    return (some(x, order[held:]), some(x, order[:held])) if held else (x, x)

@@ -25,8 +25,8 @@ def explanation(
     """
     data, display = _data(x.cpu().numpy(), schema, players)
     return shap.Explanation(
-        values=squeeze(values),
-        base_values=squeeze(base),
+        values=squeeze(values.cpu().numpy()),
+        base_values=squeeze(base.cpu().numpy()),
         data=data,
         display_data=display,
         feature_names=list(players.names),
@@ -34,10 +34,40 @@ def explanation(
     )
 
 
-def squeeze(values: Tensor) -> NDArray[np.float64]:
-    """As shap has it: no axis for a single output."""
+def image_explanation(
+    x: Tensor, values: Tensor, base: Tensor, players: Partition, output_names: Sequence[str], *, upsample: bool
+) -> shap.Explanation:
+    """The explanation of images ``x`` (n, channels, height, width), from values (n, players, outputs).
+
+    Images have their channels last, as plots have them, and lie between 0 and 1: others are scaled to that.
+    """
+    data = x.movedim(1, -1).cpu().numpy()
+    if len(data) and (data.min() < 0 or data.max() > 1):
+        data = (data - data.min()) / max(float(data.max() - data.min()), 1e-12)
+    drawn = maps(values, players, upsample=upsample or players.grid is None)
+    return shap.Explanation(
+        values=squeeze(drawn[..., None, :]),
+        base_values=squeeze(base.cpu().numpy()),
+        data=data,
+        output_names=list(output_names) if len(output_names) > 1 else None,
+    )
+
+
+def maps(values: Tensor, players: Partition, *, upsample: bool) -> NDArray[np.float64]:
+    """Values (n, players, outputs) where they lie: (n, rows, columns, outputs) on a grid.
+
+    With ``upsample`` (n, height, width, outputs), a player's value shared out among its pixels.
+    """
     array: NDArray[np.float64] = values.cpu().numpy()
-    return array[..., 0] if array.shape[-1] == 1 else array
+    if upsample:
+        owner = np.array(players.owner).reshape(players.shape[1:])
+        return array[:, owner] / np.bincount(owner.ravel())[owner][..., None]
+    return array if players.grid is None else array.reshape(len(array), *players.grid, array.shape[2])
+
+
+def squeeze(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As shap has it: no axis for a single output."""
+    return values[..., 0] if values.shape[-1] == 1 else values
 
 
 def _data(

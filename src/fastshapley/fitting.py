@@ -6,16 +6,22 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fastshapley.coalitions import curvature
 from fastshapley.errors import InputError
-from fastshapley.lessons import Examination, Lesson, prepare_examination, prepare_lesson
+from fastshapley.images import ImageSchema
+from fastshapley.lessons import Batch, Examination, Lesson, prepare_examination, prepare_lesson
+from fastshapley.networks.convolutional import Backbone, MapsOf, UNet
 from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
+from fastshapley.players import Partition
 from fastshapley.recipes import Recipe
+from fastshapley.rows import Rows, batches
 from fastshapley.schema import Schema
 from fastshapley.thinning import background_values, thinning
 from fastshapley.training import Run, train
@@ -23,37 +29,48 @@ from fastshapley.value_functions.base import TableGame, ValueFunction
 
 logger = logging.getLogger(__name__)
 
-_PART = 4096  # rows encoded at once
+_PART, _IMAGES = 4096, 64  # rows encoded at once
 
 
 def build_network(
-    x: Tensor,
-    schema: Schema,
+    x: Rows,
+    schema: Schema | ImageSchema,
     game: ValueFunction,
-    owner: Sequence[int],
-    body: nn.Module | None,
+    players: Partition,
+    model: Any,
+    given: nn.Module | Backbone | UNet | None,
     recipe: Recipe,
     run: Run,
 ) -> ExplainerNetwork:
-    """A new network for a game: the encoding of the columns, then ``body`` or the recipe's layers.
+    """A new network for a game: the encoding of the inputs, then ``given``, or by default the recipe's layers.
 
-    ``owner`` is the player that each column belongs to.
+    ``model`` is the user's, from which an explainer of images takes its layers.
     """
-    classes = _classes(game) if recipe.tied_classes and body is None else "free"
+    classes = _classes(game) if recipe.tied_classes and not isinstance(given, nn.Module) else "free"
+    outputs = ExplainerNetwork.body_outputs(game.players, game.outputs, classes)
+    some = x[:2]
     with run.isolated("explainer weights"):
-        encoder = TableEncoder.fitted(x, schema.category_counts, recipe.tails)
-        body = _body(encoder, game, owner, classes, recipe) if body is None else copy.deepcopy(body)
+        encoder: nn.Module = nn.Identity()
+        if isinstance(schema, Schema) and isinstance(x, Tensor):
+            if isinstance(given, Backbone | UNet):
+                raise InputError(f"network is {given!r}, which is for images: pass a module, or None")
+            encoder = TableEncoder.fitted(x, schema.category_counts, recipe.tails)
+            body = copy.deepcopy(given) or _table_body(encoder, game, players.owner, outputs, recipe)
+        elif isinstance(given, nn.Module):
+            body = MapsOf(copy.deepcopy(given), players)
+        else:
+            given = given or (Backbone() if isinstance(model, nn.Module) else UNet())
+            body = given.build(model, players, outputs // game.players, some)
     network = ExplainerNetwork(encoder, body, game.players, game.outputs, classes).to(x.device)
-    _check_body(network, x[:2])
+    _check_body(network, some)
     return network
 
 
-def _body(
-    encoder: TableEncoder, game: ValueFunction, owner: Sequence[int], classes: Classes, recipe: Recipe
+def _table_body(
+    encoder: TableEncoder, game: ValueFunction, owner: Sequence[int], outputs: int, recipe: Recipe
 ) -> nn.Module:
     layers = recipe.explainer_layers
     sizes = (layers.count, layers.width, layers.activation)
-    outputs = ExplainerNetwork.body_outputs(game.players, game.outputs, classes)
     if not recipe.own_units or not owner:  # the players of a user's game may not be columns
         return Perceptron(len(encoder.columns), outputs, *sizes)
     owner = [owner[column] for column in encoder.columns]
@@ -67,13 +84,15 @@ def _check_body(network: ExplainerNetwork, x: Tensor) -> None:
     except InputError:
         raise
     except Exception as error:  # whatever the user's module raises
-        inputs, outputs = len(network.encoder.columns), network.players * network.outputs
-        raise InputError(f"network must be a module from (b, {inputs}) to (b, {outputs}): {error}") from error
+        inputs = tuple(network.encoder(x).shape[1:])
+        outputs = network.players * network.outputs
+        expected = f"(b, {', '.join(map(str, inputs))}) to (b, {outputs})"
+        raise InputError(f"network must be a module from {expected}: {error}") from error
 
 
 def _classes(game: ValueFunction) -> Classes:
     """What is known of the outputs' values: those of probabilities sum to zero over the classes."""
-    if not isinstance(game, TableGame) or game.scale != "probabilities":
+    if not isinstance(game, TableGame) or game.scale != "probabilities" or game.link == "log":
         return "free"
     if game.outputs == 2:
         return "mirror"
@@ -83,8 +102,8 @@ def _classes(game: ValueFunction) -> Classes:
 def fit_network(
     network: ExplainerNetwork,
     value_function: ValueFunction,
-    x: Tensor,
-    x_val: Tensor,
+    x: Rows,
+    x_val: Rows,
     recipe: Recipe,
     run: Run,
     *,
@@ -115,6 +134,7 @@ def fit_network(
         return [], exam.pace
 
     inputs, inputs_val = _inputs(network.encoder, lesson.x), _inputs(network.encoder, exam.x)
+    parts_val = torch.arange(len(exam.x), device=x.device).split(_PART if exam.x.ndim == 2 else _IMAGES)
 
     def predict(inputs: Tensor, total: Tensor) -> tuple[Tensor, Tensor | float]:
         """The network's values in units of its scale, and the penalty on their gap."""
@@ -122,13 +142,13 @@ def fit_network(
         gap = penalty * efficiency_penalty(phi, total) if penalty else 0.0
         return (normalize(phi, total) if normalized else phi), gap
 
-    def loss(rows: Tensor, generator: torch.Generator) -> Tensor:
-        phi, gap = predict(inputs(rows), lesson.total[rows])
-        return lesson.loss(phi, rows, generator) + gap
+    def loss(batch: Batch, generator: torch.Generator) -> Tensor:
+        phi, gap = predict(inputs(batch), lesson.total[batch[0]])
+        return lesson.loss(phi, batch, generator) + gap
 
     def validate() -> float:
-        everything = torch.arange(len(exam.x), device=x.device)
-        return float(coalition_loss(predict(inputs_val(everything), total_val)[0], exam.s, worth_val))
+        phi = [predict(inputs_val((rows, exam.x[rows])), total_val[rows])[0] for rows in parts_val]
+        return float(coalition_loss(torch.cat(phi), exam.s, worth_val))
 
     def describe(history: list[float]) -> dict[str, str]:
         if not normalized:
@@ -137,19 +157,20 @@ def fit_network(
         unit = float(network.scale[0]) ** 2 if len(network.scale.unique()) == 1 else None
         return {"mse": f"-{gain * unit:.4g}"} if unit is not None else {"scaled mse": f"-{gain:.4g}"}
 
-    losses = train(network, loss, len(lesson.x), recipe.explainer, run, "explainer", validate, describe)
+    fetch = partial(batches, lesson.x)
+    losses = train(network, loss, len(lesson.x), recipe.explainer, run, "explainer", validate, describe, fetch)
     if len(losses) == 1 and not run.clock.left():
         logger.warning("time_budget left no time to train the explainer: every player gets the same value")
         network.scale.zero_()
     return losses, exam.pace
 
 
-def _inputs(encoder: TableEncoder, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """The network's inputs for rows by number; made once where they do not change in training."""
-    if encoder.table is not None:
-        return lambda rows: encoder(x[rows])
+def _inputs(encoder: nn.Module, x: Rows) -> Callable[[Batch], Tensor]:
+    """The network's inputs for a batch; made once where they do not change in training."""
+    if not isinstance(encoder, TableEncoder) or encoder.table is not None:
+        return lambda batch: encoder(batch[1])
     made = torch.cat([encoder(part) for part in x.split(_PART)])
-    return lambda rows: made[rows]
+    return lambda batch: made[batch[0]]
 
 
 def _scale(value_function: ValueFunction, exam: Examination, recipe: Recipe) -> Tensor:
@@ -169,6 +190,6 @@ def _is_constant(lesson: Lesson, exam: Examination, run: Run) -> bool:
     """Whether every value that was seen is zero."""
     if exam.worth.any() or lesson.total.any():
         return False
-    some = torch.arange(min(len(lesson.x), len(exam.x)), device=lesson.x.device)
-    nothing = torch.zeros(len(some), *exam.s.shape[2:], exam.worth.shape[2], device=lesson.x.device)
-    return not lesson.loss(nothing, some, run.generator("constant"))
+    rows = torch.arange(min(len(lesson.x), len(exam.x)), device=lesson.x.device)
+    nothing = torch.zeros(len(rows), *exam.s.shape[2:], exam.worth.shape[2], device=lesson.x.device)
+    return not lesson.loss(nothing, (rows, lesson.x[rows]), run.generator("constant"))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from fastshapley.estimators.kernel import leverage_values
 from fastshapley.mixing import mix_rows
 from fastshapley.objective import coalition_loss
 from fastshapley.recipes import Recipe, Targets
+from fastshapley.rows import Rows, some
 from fastshapley.thinning import Thin, cost_of
 from fastshapley.training import Clock, Run
 from fastshapley.value_functions.base import (
@@ -33,23 +35,24 @@ from fastshapley.value_functions.base import (
 
 logger = logging.getLogger(__name__)
 
-_BLOCK = 1 << 18  # rows that the model or the surrogate is called with between two looks at the bar and the disk
+_BLOCK = 1 << 18  # rows that the model or the surrogate is called with between two looks at the bar and the disk,
+_ENTRIES, _IMAGES = 1 << 24, 1024  # at most; fewer of so many entries, but for so many images
 _PART = 4096  # rows whose grand values are asked for in one call
 _COARSEST = 8  # coalitions a player for targets, where fewer than asked for are affordable
-_FEWEST = 512  # rows with targets below which an explainer learns more from few coalitions of many rows
-_LOOK = 1.0  # seconds of validation after which evaluations are dear, and the rows enough
+_LOOK = 1 / 120  # of a lesson's seconds, for validation: then evaluations are dear, and the rows enough
 _EXAMINATION = 0.1  # of the time that is left, at most
 _SHARE = 0.4  # of the time that is left, to evaluate coalitions; the rest is for learning from them
 _THREADS = 8  # at most
 
-Loss = Callable[[Tensor, Tensor, torch.Generator], Tensor]  # of values, for rows by number
+Batch = tuple[Tensor, Tensor]  # the numbers of some rows, and the rows
+Loss = Callable[[Tensor, Batch, torch.Generator], Tensor]  # of values, for a batch
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """Rows x (n, columns), grand minus null (n, outputs) of each, and the loss of values for some of them."""
+    """Rows x, grand minus null (n, outputs) of each, and the loss of values for some of them."""
 
-    x: Tensor
+    x: Rows
     total: Tensor
     loss: Loss
 
@@ -69,15 +72,15 @@ class Examination:
     pace: float
 
 
-def prepare_examination(thin: Thin, x: Tensor, recipe: Recipe, run: Run, name: str = "examination") -> Examination:
+def prepare_examination(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str = "examination") -> Examination:
     """Evaluate coalitions of some of the rows ``x``; of fewer where evaluations are dear."""
     generator = run.generator("explainer validation")
     game = thin(recipe.validation_coalitions, generator)
     x = x[torch.randperm(len(x), generator=generator, device=x.device)[: _most_rows(game, recipe)]]
     saved: dict[str, Any] | None = run.checkpoint.load(name)
     if saved is None:
-        limited = recipe.targets is not None or run.clock.left() < math.inf
-        clock = Clock(min(_LOOK, _EXAMINATION * run.clock.left()) if limited else math.inf)
+        seconds = math.inf if recipe.targets is None else _LOOK * recipe.targets.seconds
+        clock = Clock(min(seconds, _EXAMINATION * run.clock.left()))
         start, parts, done = time.monotonic(), [], 0
         while done < len(x) and (not done or clock.left()):
             part = x[done : 2 * done + 1]
@@ -93,7 +96,7 @@ def prepare_examination(thin: Thin, x: Tensor, recipe: Recipe, run: Run, name: s
 
 def prepare_lesson(
     thin: Thin,
-    x: Tensor,
+    x: Rows,
     scale: Tensor,
     pace: float,
     recipe: Recipe,
@@ -110,10 +113,12 @@ def prepare_lesson(
             phi, worth = phi[..., pick], worth[..., pick]
         return coalition_loss(phi, s, worth)
 
-    def draw(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        game = thin(recipe.coalitions, generator)
-        total, s, worth = _draw(game, x, recipe.coalitions, generator, paired=recipe.paired)
+    def draw(x: Tensor, generator: torch.Generator, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        total, s, worth = _draw(thin(count, generator), x, count, generator, paired=recipe.paired)
         return (total / scale).float(), s, (worth / scale).float()
+
+    def fresh_loss(phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        return paper_loss(phi, *draw(batch[1], generator, recipe.coalitions)[1:], generator)
 
     def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         values, total = leverage_values(thin(plan.wanted, generator), x, plan.wanted // 2, generator)
@@ -121,19 +126,22 @@ def prepare_lesson(
 
     game = thin(recipe.coalitions, run.generator("lesson"))
     if recipe.targets is None:
-        total = torch.cat([total_values(game, part) for part in x.split(_PART)])
-        return Lesson(x, (total / scale).float(), lambda phi, rows, g: paper_loss(phi, *draw(x[rows], g)[1:], g))
+        size = max(_IMAGES // 16, min(_PART, _ENTRIES // x[:1].numel()))
+        total = torch.cat([total_values(game, part) for part in x.split(size)])
+        return Lesson(x, (total / scale).float(), fresh_loss)
     threads = _threads(game, run.device)
-    plan = _plan(thin, game.players, recipe.targets, recipe.coalitions, pace / threads, run)
+    plan = _plan(thin, game.players, recipe.targets, recipe.coalitions, pace / threads, len(x), run)
     x = _rows(x, plan.rows, recipe.targets, run, discrete, owner)
-    calls = _BLOCK if run.clock.seconds == math.inf else _BLOCK // 8  # time is looked at between blocks
-    blocks = x.split(max(1, calls // plan.calls))
+    size = max(1, _block(x, run) // plan.calls)
     if plan.targets:
-        total, targets = _evaluate(blocks, threads, run, recipe.targets.seconds, estimate)
-        return Lesson(x[: len(total)], total, lambda phi, rows, g: (phi - targets[rows]).square().mean())
+        total, targets = _evaluate(x, size, threads, run, recipe.targets.seconds, estimate)
+        x = some(x, torch.arange(len(total), device=x.device))
+        return Lesson(x, total, lambda phi, batch, g: (phi - targets[batch[0]]).square().mean())
     logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), plan.wanted)
-    total, s, worth = _evaluate(blocks, threads, run, recipe.targets.seconds, draw)
-    return Lesson(x[: len(total)], total, lambda phi, rows, g: paper_loss(phi, s[rows], worth[rows], g))
+    keep = partial(draw, count=plan.wanted)
+    total, s, worth = _evaluate(x, size, threads, run, recipe.targets.seconds, keep)
+    x = some(x, torch.arange(len(total), device=x.device))
+    return Lesson(x, total, lambda phi, batch, g: paper_loss(phi, s[batch[0]], worth[batch[0]], g))
 
 
 def _most_rows(value_function: ValueFunction, recipe: Recipe) -> int:
@@ -166,7 +174,8 @@ class _Plan:
     targets: bool
 
 
-def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, run: Run) -> _Plan:
+def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, rows: int, run: Run) -> _Plan:
+    """The plan for so many ``rows`` at hand, with targets or with ``few`` coalitions each."""
     saved: dict[str, Any] | None = run.checkpoint.load("plan")
     if saved is None:
         seconds = min(options.seconds, _SHARE * run.clock.left())
@@ -179,27 +188,40 @@ def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, run
 
         a_player = options.coalitions
         found = plan(2 * (a_player * players // 2), targets=True)
-        while found.rows < _FEWEST and a_player >= 2 * _COARSEST:
+        while found.rows < options.fewest and a_player >= 2 * _COARSEST:
             a_player //= 2
             found = plan(2 * (a_player * players // 2), targets=True)
-        saved = asdict(found if found.rows >= _FEWEST else plan(few, targets=False))
+        if found.rows < options.fewest:
+            found = plan(few, targets=False)
+            if rows >= options.rows and found.rows > rows:  # none are mixed: more coalitions of each
+                found = plan(few * (found.rows // rows), targets=False)
+        saved = asdict(found)
         run.checkpoint.save("plan", saved)
     return _Plan(**saved)
 
 
 def _rows(
-    x: Tensor, affordable: int, options: Targets, run: Run, discrete: Sequence[bool], owner: Sequence[int]
-) -> Tensor:
+    x: Rows, affordable: int, options: Targets, run: Run, discrete: Sequence[bool], owner: Sequence[int]
+) -> Rows:
     """As many rows as are affordable: fewer than there are, or more, mixed from them."""
     generator = run.generator("rows")
     if affordable < len(x):
-        return x[torch.randperm(len(x), generator=generator, device=x.device)[:affordable]]
+        return some(x, torch.randperm(len(x), generator=generator, device=x.device)[:affordable])
     more = min(affordable, options.rows) - len(x)
+    if not isinstance(x, Tensor) or x.ndim > 2:  # images are not mixed
+        return x
     return torch.cat([x, mix_rows(x, more, discrete, generator, owner)]) if more > 0 else x
 
 
+def _block(x: Rows, run: Run) -> int:
+    """How many rows the model is called with for one block: time is looked at between blocks."""
+    calls = max(_IMAGES, min(_BLOCK, _ENTRIES // x[:1].numel()))
+    return calls if run.clock.seconds == math.inf else calls // 8
+
+
 def _evaluate(
-    blocks: Sequence[Tensor],
+    x: Rows,
+    size: int,
     threads: int,
     run: Run,
     seconds: float,
@@ -214,11 +236,11 @@ def _evaluate(
         name = f"coalitions {number}"
         saved = run.checkpoint.load(name)
         if saved is None:
-            saved = {"parts": [part.cpu() for part in compute(blocks[number], run.generator(name))]}
+            saved = {"parts": [part.cpu() for part in compute(x[blocks[number]], run.generator(name))]}
             run.checkpoint.save(name, saved)
-        return [part.to(blocks[number].device) for part in saved["parts"]]
+        return [part.to(x.device) for part in saved["parts"]]
 
-    parts = []
+    parts, blocks = [], torch.arange(len(x), device=x.device).split(size)
     clock = Clock(min(seconds, _SHARE * run.clock.left()))
     bar = run.bar(sum(map(len, blocks)), "coalitions", "row")
     with closing(_each(one, len(blocks), threads)) as results:

@@ -13,48 +13,61 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy import special
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from fastshapley.errors import ModelError
+from fastshapley.images import ImageSchema
+from fastshapley.rows import Rows
 from fastshapley.schema import Schema, Table
 
 Scale = Literal["probabilities", "probability", "real"]
-PROBE = 256  # rows that a model is tried out on
-_BATCH = 1 << 14  # rows a call: trees and networks are fast here, and a batch of rows stays a few megabytes
+_PROBE, _PROBE_IMAGES = 256, 32  # rows that a model is tried out on
+_BATCH = 1 << 14  # rows a call, at most: trees and networks are fast here
+_ENTRIES = 1 << 21  # of a batch, which stays a few megabytes
+
+
+def trial_rows(x: Rows) -> Tensor:
+    """The rows to try a model out on."""
+    some = x[:_PROBE_IMAGES]
+    return some if some.ndim > 2 else x[:_PROBE]
 
 
 class ModelFunction:
-    """A user's model as a function from encoded rows (n, columns) to outputs (n, outputs), float64.
+    """A user's model as a function from encoded rows (n, columns), or images, to outputs (n, outputs), float64.
 
     The model is called in batches with rows of the type that the user passed. ``scale`` says what the
     outputs are: ``"probabilities"`` (each row sums to one), ``"probability"`` (of the positive class alone)
-    or ``"real"``. ``evaluations`` counts the rows that the model has been called with, and ``seconds`` how long
-    that took; ``tried`` are its outputs for the probe.
+    or ``"real"``; with ``logits`` the model returns logits, which are turned into probabilities. ``evaluations``
+    counts the rows that the model has been called with, and ``seconds`` how long that took; ``tried`` are its
+    outputs for the probe.
     """
 
-    def __init__(self, model: Any, schema: Schema, probe: Tensor) -> None:
+    def __init__(self, model: Any, schema: Schema | ImageSchema, probe: Tensor, logits: bool = False) -> None:
         """``probe`` holds some encoded rows, on which the model is tried out."""
-        self.model, self.schema = model, schema
+        self.model, self.schema, self.logits = model, schema, logits
         self.evaluations, self.seconds = 0, 0.0
         self.outputs = 0  # set by the first call
         self._predict, known_scale = _predictor(model)
+        if logits and known_scale is not None:
+            raise ModelError(f"logits is True, but a {type(model).__name__} is not called for logits: leave it out")
         self._integers_allowed = _is(is_regressor, model)
         self.tried = y = self(probe)
         if known_scale not in (None, "real") and (y.min() < -1e-6 or y.max() > 1 + 1e-6):
             raise ModelError(f"model returns probabilities outside [0, 1]: from {y.min():.3g} to {y.max():.3g}")
         if known_scale in (None, "probabilities"):  # of several labels, each may be likely on its own
-            known_scale = "probabilities" if _sum_to_one(y) else "real"
+            known_scale = "probabilities" if _sum_to_one(y) else "probability" if logits else "real"
         self.scale: Scale = known_scale
         self.output_names = _output_names(model, self.outputs)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Rows) -> Tensor:
         if len(x) == 0:  # which few models take
-            return x.new_zeros(0, self.outputs, dtype=torch.float64)
-        batches = [self._call(part) for part in x.split(_BATCH)]
-        return torch.cat(batches).to(x.device)
+            return torch.zeros(0, self.outputs, dtype=torch.float64, device=x.device)
+        size = max(16, min(_BATCH, _ENTRIES // x[:1].numel()))
+        return torch.cat([self._call(part) for part in x.split(size)]).to(x.device)
 
     @property
     def pace(self) -> float:
@@ -81,6 +94,8 @@ class ModelFunction:
                 + self._gap_hint(x)
             ) from error
         y = _as_matrix(y, len(x), self._integers_allowed)
+        if self.logits:
+            y = _probabilities(y)
         self.evaluations += len(x)
         self.seconds += time.perf_counter() - start
         if not self.outputs:
@@ -92,11 +107,13 @@ class ModelFunction:
             row = int(np.argmin(finite))
             raise ModelError(
                 f"model returned a value that is not finite ({y[row]}) for {np.sum(~finite)} of {len(y)} rows, "
-                f"the first being {x[row].tolist()} as encoded"
+                "the first being " + (f"{x[row].tolist()} as encoded" if x.ndim == 2 else f"number {row}")
             )
         return torch.from_numpy(y)
 
     def _gap_hint(self, x: Tensor) -> str:
+        if isinstance(self.schema, ImageSchema):
+            return ""
         gaps = x.isnan().any(0).tolist()
         names = [
             c.name for c, gap in zip(self.schema.columns, gaps, strict=True) if gap and c.categories is not None
@@ -175,7 +192,9 @@ def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
 
     def predict(rows: Table) -> Any:
         like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
-        if not isinstance(rows, Tensor):
+        if isinstance(rows, np.ndarray) and rows.ndim > 2:
+            rows = torch.from_numpy(rows)
+        elif not isinstance(rows, Tensor):
             try:
                 frame = pd.DataFrame(rows)  # which knows what to make of pd.NA
                 rows = torch.as_tensor(frame.to_numpy(dtype=np.float64, copy=True, na_value=np.nan))
@@ -252,6 +271,13 @@ def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]
             f"model returned shape {np.shape(y)} for {rows} rows: expected ({rows},) or ({rows}, outputs)"
         )
     return np.array(array, dtype=np.float64, order="C")
+
+
+def _probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of logits (n, outputs): their softmax, or the sigmoid of a single one."""
+    if logits.shape[1] == 1:
+        return special.expit(logits)
+    return special.softmax(logits, axis=1)
 
 
 def _sum_to_one(y: Tensor) -> bool:

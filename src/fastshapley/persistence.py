@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -16,9 +17,11 @@ from torch import Tensor, nn
 
 from fastshapley.checkpoints import write_atomically
 from fastshapley.errors import FileFormatError
+from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
+from fastshapley.networks.convolutional import Backbone, BackboneMaps, MapsOf, MaskedImages, UNetMaps
 from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
-from fastshapley.players import Groups, Partition
+from fastshapley.players import Groups, Partition, Superpixels
 from fastshapley.recipes import Layers, Recipe, Targets
 from fastshapley.report import Report
 from fastshapley.schema import Schema
@@ -29,7 +32,7 @@ from fastshapley.version import __version__
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
 
-FORMAT = 1
+FORMAT = 2  # which also holds images; 1 had tables alone
 _KEY = "fastshapley"
 _REMOVALS: dict[str, type[Removal]] = {"marginal": Marginal, "baseline": Baseline, "missing": Missing}
 
@@ -44,10 +47,10 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
         "format": FORMAT,
         "version": __version__,
         "schema": explainer.schema_.to_dict(),
-        "players": {"names": explainer.partition_.names, "owner": explainer.partition_.owner},
+        "players": asdict(explainer.partition_),
         "output_names": explainer.output_names_,
         "network": {
-            "encoder": network.encoder.config,
+            "encoder": network.encoder.config if isinstance(network.encoder, TableEncoder) else None,
             "layers": _layers(network.body),
             "players": network.players,
             "outputs": network.outputs,
@@ -55,6 +58,7 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
         },
         "value_function": game,
         "link": game.get("link", explainer.link),
+        "logits": explainer.logits,
         "normalize": explainer.normalize_,
         "penalty": float(explainer.penalty),
         "losses": explainer.losses_,
@@ -72,7 +76,7 @@ def load(
     cls: type[FastSHAP],
     path: str | os.PathLike[str],
     model: Any,
-    network: nn.Module | None,
+    network: nn.Module | Backbone | None,
     value_function: Any,
     device: str | torch.device | None,
 ) -> FastSHAP:
@@ -81,6 +85,7 @@ def load(
     explainer = cls(
         model,
         link=config["link"],
+        logits=config.get("logits", False),
         normalize=config["normalize"],
         penalty=config["penalty"],
         recipe=_recipe(config["recipe"]),
@@ -89,13 +94,12 @@ def load(
     )
     place = explainer._device()
     tensors = {name: tensor.to(place) for name, tensor in tensors.items()}
-    schema = Schema.from_dict(config["schema"])
-    partition = Partition(tuple(config["players"]["names"]), tuple(config["players"]["owner"]))
-    if len(partition) < len(partition.owner):
-        members = {name: partition.members(i) for i, name in enumerate(partition.names)}
-        explainer.players = Groups({name: columns for name, columns in members.items() if len(columns) > 1})
+    images = "images" in config["schema"]
+    schema = ImageSchema.from_dict(config["schema"]) if images else Schema.from_dict(config["schema"])
+    partition = _partition(config["players"])
+    explainer.players = _players(partition)
     with torch.random.fork_rng(devices=[]):  # new networks draw weights, which the file's then replace
-        built = _build_network(config["network"], network, place)
+        built = _build_network(config["network"], network, schema, partition, model).to(place)
         game = build_game(
             config["value_function"],
             _part(tensors, "value_function"),
@@ -104,9 +108,10 @@ def load(
             model,
             value_function,
             place,
+            logits=explainer.logits,
         )
     explainer.value_function = game
-    built.load_state_dict(_part(tensors, "network"))
+    _load_weights(built, _part(tensors, "network"), "network" if network is not None else "model")
     explainer._set_fitted(schema, partition, game, built.eval(), tuple(config["output_names"]))
     explainer.losses_ = config["losses"]
     explainer.report_ = None if config["report"] is None else Report(**config["report"])
@@ -138,9 +143,32 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
 
 
+def _partition(config: dict[str, Any]) -> Partition:
+    return Partition(**{name: tuple(value) if isinstance(value, list) else value for name, value in config.items()})
+
+
+def _players(partition: Partition) -> Groups | Superpixels | None:
+    """The players as a user would write them."""
+    if partition.grid is not None:
+        return Superpixels(partition.grid, fill=partition.fill)
+    if partition.shape:
+        return Superpixels(segmentation=np.reshape(partition.owner, partition.shape[1:]), fill=partition.fill)
+    if len(partition) == len(partition.owner):
+        return None
+    members = {name: partition.members(i) for i, name in enumerate(partition.names)}
+    return Groups({name: columns for name, columns in members.items() if len(columns) > 1})
+
+
+def _load_weights(network: nn.Module, weights: dict[str, Tensor], argument: str) -> None:
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise FileFormatError(f"{argument} is not the network that the file has weights of: {error}") from error
+
+
 def _layers(body: nn.Module) -> dict[str, Any] | None:
     """The sizes of a body of ours; None for a module of the user's."""
-    return body.config if isinstance(body, Perceptron | PlayerPerceptron) else None
+    return body.config if isinstance(body, Perceptron | PlayerPerceptron | BackboneMaps | UNetMaps) else None
 
 
 def _body(layers: dict[str, Any] | None, given: nn.Module | None, argument: str) -> nn.Module:
@@ -151,24 +179,40 @@ def _body(layers: dict[str, Any] | None, given: nn.Module | None, argument: str)
     return copy.deepcopy(given)
 
 
-def _build_network(config: dict[str, Any], given: nn.Module | None, device: torch.device) -> ExplainerNetwork:
-    body = _body(config["layers"], given, "network")
-    encoder = TableEncoder(**config["encoder"])
-    return ExplainerNetwork(encoder, body, config["players"], config["outputs"], config["classes"]).to(device)
+def _build_network(
+    config: dict[str, Any],
+    given: nn.Module | Backbone | None,
+    schema: Schema | ImageSchema,
+    players: Partition,
+    model: Any,
+) -> ExplainerNetwork:
+    layers, encoder, body = config["layers"], cast(nn.Module, nn.Identity()), cast(nn.Module, given)
+    outputs = ExplainerNetwork.body_outputs(config["players"], config["outputs"], config["classes"])
+    if isinstance(schema, Schema):
+        encoder, body = TableEncoder(**config["encoder"]), _body(layers, body, "network")
+    elif layers is None:
+        body = MapsOf(_body(None, body, "network"), players)
+    elif "width" in layers:
+        body = UNetMaps(**layers, players=players)
+    else:
+        given = given if isinstance(given, Backbone) else Backbone()
+        if not isinstance(given.network or model, nn.Module):
+            raise FileFormatError("the explainer is made of your model's own layers: pass the model as model=")
+        backbone = replace(given, layers=layers["backbone"])
+        body = backbone.build(model, players, outputs // config["players"], torch.zeros(1, *schema.shape))
+    return ExplainerNetwork(encoder, body, config["players"], config["outputs"], config["classes"])
 
 
 def describe_game(game: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What `build_game` makes a game from: a configuration for JSON, and tensors."""
     if isinstance(game, Surrogate):
         network = game.network_
-        config = {
-            "kind": "surrogate",
-            "encoder": network.encoder.config,
-            "layers": _layers(network.body),
-            "owner": network.owner,
-            "scale": game.scale,
-            "link": game.link,
-        }
+        config: dict[str, Any] = {"kind": "surrogate", "scale": game.scale, "link": game.link}
+        if isinstance(network, MaskedNetwork):
+            layers = _layers(network.body)
+            config |= {"encoder": network.encoder.config, "layers": layers, "owner": network.owner}
+        else:
+            config |= {"inverse": network.inverse}
         tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
         return config, {**tensors, "shift": game.shift_, "spread": game.spread_, "null": game.null}
     if isinstance(game, Removal):
@@ -180,18 +224,18 @@ def describe_game(game: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def build_game(
     config: dict[str, Any],
     tensors: dict[str, Tensor],
-    schema: Schema,
+    schema: Schema | ImageSchema,
     partition: Partition,
     model: Any,
     given: Any,
     device: torch.device,
+    *,
+    logits: bool = False,
 ) -> Any:
     """The game of a configuration and its tensors; ``given`` is one of the user's own, which a file cannot hold."""
     if config["kind"] == "surrogate":
-        encoder = TableEncoder(**config["encoder"])
-        body = _body(config["layers"], given, "value_function")
-        network = MaskedNetwork(encoder, config["owner"], body).to(device)
-        network.load_state_dict(_part(tensors, "network"))
+        network = _surrogate_network(config, partition, model, given).to(device)
+        _load_weights(network, _part(tensors, "network"), "model" if given is None else "value_function")
         return Surrogate().restore(
             network,
             config["scale"],
@@ -204,12 +248,27 @@ def build_game(
         )
     if config["kind"] in _REMOVALS:
         rows = tensors["rows"]
-        function = None if model is None else ModelFunction(model, schema, rows)
+        function = None if model is None else ModelFunction(model, schema, rows, logits)
         game = _REMOVALS[config["kind"]]()
         return game.restore(function, rows, schema, partition, config["link"], tensors["null"], config["scale"])
     if given is None:
         raise FileFormatError("the explainer's value function is an object of your own: pass it as value_function=")
     return given
+
+
+def _surrogate_network(
+    config: dict[str, Any], players: Partition, model: Any, given: Any
+) -> MaskedNetwork | MaskedImages:
+    if "inverse" not in config:
+        encoder = TableEncoder(**config["encoder"])
+        return MaskedNetwork(encoder, config["owner"], _body(config["layers"], given, "value_function"))
+    body = model if given is None else given
+    if not isinstance(body, nn.Module):
+        raise FileFormatError(
+            "the file holds the surrogate's weights, but its layers are your model's: pass that as model=, or as "
+            "value_function= if the surrogate was another network"
+        )
+    return MaskedImages(copy.deepcopy(body), players, config["inverse"])
 
 
 def _recipe(config: Any) -> Any:

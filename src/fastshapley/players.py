@@ -1,16 +1,19 @@
 """Players: what a coalition switches on or off.
 
-`Features` and `Groups` are what a user writes; bound to a table's columns, each becomes a `Partition`,
-which is all that the rest of the library knows about players.
+`Features`, `Groups` and `Superpixels` are what a user writes; bound to a table's columns, or to the size of images,
+each becomes a `Partition`, which is all that the rest of the library knows about players.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fastshapley.errors import InputError
@@ -20,29 +23,42 @@ from fastshapley.errors import InputError
 class Partition:
     """Every entry of an input belongs to one player.
 
-    ``owner`` has the shape of one input without its batch axis and holds the number of the player that
-    owns each entry.
+    ``owner`` holds the number of the player that owns each column, or each pixel, row by row. Of images, ``shape``
+    is (1, height, width), ``grid`` how the players lie, (rows, columns), if they are a grid, and ``fill`` what the
+    channels of a hidden pixel are.
     """
 
     names: tuple[str, ...]
     owner: tuple[int, ...]
+    shape: tuple[int, ...] = ()
+    grid: tuple[int, int] | None = None
+    fill: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
     def mask(self, s: Tensor) -> Tensor:
-        """Coalitions (..., players) to the entries they show (..., columns).
+        """Coalitions (..., players) to the entries they show, (..., columns) or (..., 1, height, width).
 
         >>> Partition(("a", "b"), (0, 1, 1)).mask(torch.tensor([False, True]))
         tensor([False,  True,  True])
         """
-        if self.owner == tuple(range(len(self.names))):
-            return s
-        return s[..., torch.tensor(self.owner, device=s.device)]
+        if self.owner == self._everyone:
+            return s.unflatten(-1, self.shape) if self.shape else s
+        shown = s[..., torch.tensor(self.owner, device=s.device)]
+        return shown.unflatten(-1, self.shape) if self.shape else shown
 
     def members(self, player: int) -> list[int]:
         """The columns of one player."""
         return [column for column, owner in enumerate(self.owner) if owner == player]
+
+    def filling(self, like: Tensor) -> Tensor:
+        """What hidden pixels show: (1, channels, 1, 1), for images (n, channels, height, width)."""
+        return torch.tensor(self.fill, dtype=like.dtype, device=like.device).reshape(1, -1, 1, 1)
+
+    @cached_property
+    def _everyone(self) -> tuple[int, ...]:
+        return tuple(range(len(self.names)))
 
 
 @dataclass(frozen=True)
@@ -97,3 +113,72 @@ class Groups:
         raise InputError(
             f"players: group {player!r} names {member!r}, which is not a column; there are {list(columns)}"
         )
+
+
+@dataclass(frozen=True)
+class Superpixels:
+    """Patches of an image that enter and leave together.
+
+    grid: how many patches an image has in each direction, one number or (rows, columns), which divide its height
+        and width; or
+    segmentation: an array (height, width) of whole numbers, the same for all images, with a number for each patch.
+    fill: what a hidden pixel is, one number or one a channel. Zero is the mean colour for a network that takes
+        standardised images.
+
+    >>> Superpixels(grid=2).bind_image((3, 4, 4)).owner
+    (0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3)
+    """
+
+    grid: int | tuple[int, int] | None = None
+    segmentation: Any = None
+    fill: float | Sequence[float] = 0.0
+
+    def bind_image(self, shape: Sequence[int]) -> Partition:
+        """The players of images of this shape, (channels, height, width)."""
+        channels, height, width = shape
+        fill = self._fill(channels)
+        if (self.grid is None) == (self.segmentation is None):
+            raise InputError(
+                "players: give Superpixels either a grid, such as Superpixels(grid=14), or a segmentation"
+            )
+        if self.segmentation is not None:
+            owner = _segments(self.segmentation, height, width)
+            names = tuple(f"segment {i}" for i in range(max(owner) + 1))
+            return Partition(names, owner, (1, height, width), None, fill)
+        grid = self.grid if isinstance(self.grid, tuple | list) else (self.grid, self.grid)
+        if len(grid) != 2 or not all(isinstance(g, int | np.integer) and g > 0 for g in grid):
+            raise InputError(f"players: grid is {self.grid!r}; use a whole number, or two, (rows, columns)")
+        rows, columns = int(grid[0]), int(grid[1])  # type: ignore[arg-type]
+        if height % rows or width % columns:
+            raise InputError(
+                f"players: a grid of {rows} x {columns} does not divide images of {height} x {width}; use one of "
+                f"{_divisors(height)} rows and {_divisors(width)} columns"
+            )
+        row = np.arange(height) // (height // rows)
+        column = np.arange(width) // (width // columns)
+        owner = tuple((row[:, None] * columns + column).ravel().tolist())
+        names = tuple(f"{i}, {j}" for i in range(rows) for j in range(columns))
+        return Partition(names, owner, (1, height, width), (rows, columns), fill)
+
+    def _fill(self, channels: int) -> tuple[float, ...]:
+        fill = np.asarray(self.fill, dtype=np.float64)
+        if fill.shape not in ((), (channels,)) or not np.isfinite(fill).all():
+            raise InputError(
+                f"players: fill is {self.fill!r}; use a number, or one for each of {channels} channels"
+            )
+        return tuple(np.broadcast_to(fill, (channels,)).tolist())
+
+
+def _segments(segmentation: ArrayLike, height: int, width: int) -> tuple[int, ...]:
+    """The segments' numbers from 0, without gaps, in the order of the numbers given."""
+    given = np.asarray(segmentation.cpu() if isinstance(segmentation, Tensor) else segmentation)
+    if given.shape != (height, width) or given.dtype.kind not in "iu":
+        raise InputError(
+            f"players: segmentation has shape {given.shape} and dtype {given.dtype}; give whole numbers of shape "
+            f"({height}, {width}), one for each pixel, the same for all images"
+        )
+    return tuple(np.unique(given, return_inverse=True)[1].ravel().tolist())
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(2, number + 1) if number % d == 0]

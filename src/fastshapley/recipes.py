@@ -35,14 +35,15 @@ class Targets:
     ``coalitions`` are evaluated per player and row, for as many rows as ``evaluations`` and ``seconds`` allow in
     all. Evaluations count the rows that the surrogate is called with, or the model; of a marginal game's background
     each takes a part, drawn at random, which leaves the values right on average. With fewer than ``rows`` rows at
-    hand, new ones are mixed from them. Where even few rows would cost too much, the network is fitted by the
-    paper's loss to few coalitions of many rows.
+    hand, new ones are mixed from them. Where this is too dear for ``fewest`` rows, the network is fitted by the
+    paper's loss to fewer coalitions of as many rows as there are.
     """
 
     coalitions: int = 16
     evaluations: int = 12_000_000
     rows: int = 65_536
     seconds: float = 120.0
+    fewest: int = 512
 
     def __post_init__(self) -> None:
         if self.coalitions < 4:
@@ -165,12 +166,47 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
     )
 
 
-def resolve(recipe: Any, rows: int, players: int, *, noisy: bool = False) -> Recipe:
-    """A recipe from its name, for so many training rows and players, or as given."""
+def paper_images() -> Recipe:
+    """The settings of the FastSHAP paper's image experiments."""
+    training = Training(epochs=100, batch_size=32, learning_rate=1e-3, factor=0.8, plateau=3, patience=20)
+    return Recipe(surrogate=(training,), explainer=training, coalitions=2, validation_coalitions=2)
+
+
+def default_images(rows: int) -> Recipe:
+    """Ours for images: coalitions are evaluated once and kept, and learnt from with an annealed rate."""
+    return Recipe(
+        surrogate=(
+            Training(
+                steps=max(500, min(8000, 6 * rows // 64)),
+                batch_size=64,
+                learning_rate=1e-3,
+                weight_decay=1e-2,
+                schedule="cosine",
+                clip=1.0,
+            ),
+        ),
+        explainer=Training(
+            steps=max(500, min(20_000, 20 * rows // 64)),
+            batch_size=64,
+            learning_rate=1e-3,
+            weight_decay=1e-2,
+            schedule="cosine",
+            clip=1.0,
+        ),
+        targets=Targets(evaluations=64 * rows, rows=1, seconds=math.inf, fewest=1 << 40),
+        coalitions=16,
+        validation_rows=256,
+        validation_coalitions=32,
+        tied_classes=True,
+    )
+
+
+def resolve(recipe: Any, rows: int, players: int, *, noisy: bool = False, images: bool = False) -> Recipe:
+    """A recipe from its name, for so many training rows, or images, and players, or as given."""
     if isinstance(recipe, Recipe):
         return recipe
     if recipe == "default":
-        return default(rows, players, noisy=noisy)
+        return default_images(rows) if images else default(rows, players, noisy=noisy)
     if recipe == "paper":
-        return paper()
+        return paper_images() if images else paper()
     raise ValueError(f"recipe is {recipe!r}: use 'default', 'paper' or a fastshapley.Recipe")

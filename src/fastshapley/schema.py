@@ -79,6 +79,11 @@ class Schema:
         """The number of categories of each column, 0 for numbers."""
         return tuple(len(column.categories or ()) for column in self.columns)
 
+    @property
+    def discrete(self) -> tuple[bool, ...]:
+        """Whether each column holds no numbers."""
+        return tuple(column.discrete for column in self.columns)
+
     def encode(self, X: Table, argument: str = "X") -> Tensor:
         """The table as a float64 tensor (rows, columns); an error names ``argument``."""
         if isinstance(X, Tensor):

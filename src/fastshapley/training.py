@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -19,7 +19,8 @@ from tqdm.auto import tqdm
 from fastshapley.checkpoints import Checkpoint, fingerprint
 from fastshapley.errors import TrainingError
 
-Loss = Callable[[Tensor, torch.Generator], Tensor]
+Loss = Callable[[Any, torch.Generator], Tensor]
+Fetch = Callable[[Sequence[Tensor]], Iterable[Any]]
 _SAVE_SECONDS = 5.0
 _WARM = 0.1  # of the work, in which a cosine schedule's rate rises
 
@@ -164,10 +165,12 @@ def train(
     phase: str,
     validate: Callable[[], float],
     describe: Callable[[list[float]], dict[str, str]] = lambda history: {},
+    fetch: Fetch = iter,
 ) -> list[float]:
     """Train ``network`` in place and return the validation loss before the first and after each epoch.
 
-    ``loss(rows, generator)`` is the loss of a minibatch given by row numbers; ``validate()`` is the loss that
+    ``loss(batch, generator)`` is the loss of a minibatch, which is what ``fetch`` makes of its row numbers, given
+    those of all the minibatches of an epoch: by default the numbers themselves. ``validate()`` is the loss that
     chooses the best epoch; ``describe(history)`` adds to what the bar shows. Training ends with the run's time; if
     that will not do for all steps, a cosine schedule anneals the rate over what there is of it.
     """
@@ -193,7 +196,7 @@ def train(
         while not state.finished and state.epoch < epochs and not state.stopped(options.patience) and clock.left():
             bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
             network.train()
-            for number, batch in enumerate(_batches(rows, batches, options.batch_size, generator)):
+            for number, batch in enumerate(fetch(_batches(rows, batches, options.batch_size, generator))):
                 if not clock.left():
                     break
                 if options.schedule == "cosine":

@@ -175,16 +175,17 @@ class MaskedNetwork(nn.Module):
         self.encoder, self.body, self.owner = encoder, body, list(owner)
         inputs = torch.tensor([owner[column] for column in encoder.columns])
         self.one_to_one = inputs.tolist() == list(range(max(owner) + 1))
-        self.register_buffer("inputs", inputs, persistent=False)
+        self.inputs = f"(b, {len(inputs) + max(owner) + 1})"
+        self.register_buffer("player", inputs, persistent=False)
 
-    inputs: Tensor
+    player: Tensor
 
     def forward(self, x: Tensor, s: Tensor) -> Tensor:
         encoded = self.encoder(x)
         member = s.to(encoded.dtype)
         if isinstance(self.body, Perceptron) and s.shape[1] >= _MANY:
             return self._by_player(encoded, member)
-        shown = member if self.one_to_one else member[..., self.inputs]
+        shown = member if self.one_to_one else member[..., self.player]
         together = torch.cat([encoded[:, None] * shown, member], dim=2)
         result: Tensor = self.body(together.flatten(0, 1))
         return result.unflatten(0, s.shape[:2])
@@ -193,11 +194,11 @@ class MaskedNetwork(nn.Module):
         """The same for many coalitions of each row: what a player adds to the first layer is computed once."""
         first, *rest = self.body.children()
         assert isinstance(first, nn.Linear)
-        shown, known = first.weight.t().split([len(self.inputs), member.shape[2]])
+        shown, known = first.weight.t().split([len(self.player), member.shape[2]])
         added = encoded[:, :, None] * shown
         if not self.one_to_one:
             empty = added.new_zeros(len(added), member.shape[2], added.shape[2])
-            added = empty.index_add(1, self.inputs, added)
+            added = empty.index_add(1, self.player, added)
         hidden = torch.baddbmm(first.bias, member, added + known).flatten(0, 1)
         for layer in rest:
             hidden = layer(hidden)
@@ -205,15 +206,16 @@ class MaskedNetwork(nn.Module):
 
 
 class ExplainerNetwork(nn.Module):
-    """An explainer's network: x (n, columns) to values (n, players, outputs), before normalisation.
+    """An explainer's network: x (n, ...) to values (n, players, outputs), before normalisation.
 
+    ``encoder`` makes the body's inputs: a `TableEncoder`, or the identity for images.
     ``classes`` uses what is known of the outputs: ``"mirror"`` for two that sum to a constant (the body then
     gives one value a player), ``"zero-sum"`` for more, ``"free"`` if nothing is known.
     """
 
     def __init__(
         self,
-        encoder: TableEncoder,
+        encoder: nn.Module,
         body: nn.Module,
         players: int,
         outputs: int,

@@ -243,7 +243,7 @@ class Experiments:
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
             table, v, recipe = self._table(explainer.game.table), self.game(explainer.game), self._recipe(explainer)
             run = Run(_SEED, checkpoint)
-            network = build_network(table.x, table.schema, v, table.players.owner, None, recipe, run)
+            network = build_network(table.x, table.schema, v, table.players, None, None, recipe, run)
             losses, _ = fit_network(
                 network,
                 v,
@@ -253,7 +253,7 @@ class Experiments:
                 run,
                 normalized=explainer.normalize == "always",
                 penalty=explainer.penalty,
-                discrete=[column.discrete for column in table.schema.columns],
+                discrete=table.schema.discrete,
                 owner=table.players.owner,
             )
             with torch.no_grad():

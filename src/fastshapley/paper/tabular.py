@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from fastshapley import metrics
 from fastshapley.checkpoints import write_text
@@ -33,6 +29,7 @@ from fastshapley.paper.experiments import (
     Piece,
     revision,
 )
+from fastshapley.paper.pool import compute_all
 from fastshapley.paper.store import Store
 from fastshapley.paper.tables import TABLES
 from fastshapley.version import __version__
@@ -59,7 +56,8 @@ def run(
     """
     require("matplotlib", "paper")  # before hours of work, not after
     experiments = Experiments(Store(store), QUICK if quick else FULL)
-    compute(experiments, tables, (os.cpu_count() or 1) if workers is None else workers, progress)
+    stages = pieces(tables, experiments.scale.samples)
+    compute_all(experiments, stages, "tabular", workers or os.cpu_count() or 1, progress=progress)
     found = results(experiments, tables)
     command = " ".join(["fastshapley paper tabular", *(["--only", *tables] if set(tables) != set(TABLES) else [])])
     found = {"command": command + " --quick" * quick, "version": __version__, "made_by": revision(), **found}
@@ -101,29 +99,6 @@ def ablation(table: str, arm: Arm) -> Iterator[Explainer]:
     for normalize in NORMALIZE:
         for penalty in PENALTIES:
             yield Explainer(Game(table), arm, normalize=normalize, penalty=penalty)
-
-
-def compute(experiments: Experiments, tables: Sequence[str], workers: int, progress: bool) -> None:
-    """Compute what the store does not hold, on several processes."""
-    games, rest = pieces(tables, experiments.scale.samples)
-    with tqdm(total=len(games) + len(rest), desc="tabular", unit="piece", disable=not progress) as bar:
-        stages: tuple[Sequence[Piece], ...] = (games, rest)
-        missing = [[piece for piece in stage if not experiments.has(piece)] for stage in stages]
-        bar.update(bar.total - sum(map(len, missing)))
-        if not any(missing):
-            return
-        with _pool(workers) as pool:
-            for stage in missing:
-                futures = {pool.submit(_compute, experiments, piece): piece for piece in stage}
-                failed = []
-                for future in as_completed(futures):
-                    if error := future.exception():
-                        failed.append((futures[future], error))
-                    bar.update()
-                if failed:  # the others are done, and kept
-                    piece, error = failed[0]
-                    error.add_note(f"in {piece}; {len(failed)} pieces failed, run again to try them once more")
-                    raise error
 
 
 def results(experiments: Experiments, tables: Sequence[str]) -> dict[str, Any]:
@@ -204,21 +179,3 @@ def _needed(budgets: Sequence[float], errors: Sequence[float], target: float) ->
     """Evaluations to be as close as ``target``; None, since JSON has no infinity, if more than were tried."""
     needed = metrics.evaluations_to_match(budgets, errors, target)
     return needed if np.isfinite(needed) else None
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[Executor]:
-    """Processes that start afresh, and do not outlive an interruption."""
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        yield pool
-    except KeyboardInterrupt:
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _compute(experiments: Experiments, piece: Piece) -> None:
-    experiments.compute(piece)

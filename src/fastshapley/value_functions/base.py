@@ -12,14 +12,17 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from fastshapley.errors import InputError
+from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, Scale
 from fastshapley.players import Partition
 from fastshapley.recipes import Recipe
+from fastshapley.rows import Rows
 from fastshapley.schema import Schema
 from fastshapley.training import Run
 
-Link = Literal["identity", "logit"]
-_CLIP = 1e-7  # probabilities are kept this far from 0 and 1 before a logit
+Link = Literal["identity", "logit", "log"]
+LINKS = ("identity", "logit", "log")
+_CLIP = 1e-7  # probabilities are kept this far from 0 and 1 before a logit, or a logarithm
 
 
 @runtime_checkable
@@ -55,7 +58,7 @@ class TableGame(BaseEstimator, ABC):
     scale: Scale
     link: Link
     cost: int
-    schema_: Schema
+    schema_: Schema | ImageSchema
     partition_: Partition
 
     @abstractmethod
@@ -77,15 +80,15 @@ class TableGame(BaseEstimator, ABC):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a value function of ours is fitted to: a model, encoded rows (n, columns), and the players.
+    """What a value function of ours is fitted to: a model, encoded rows (n, columns) or images, and the players.
 
     ``recipe`` says how networks are trained; by default it is the default one. The model may be called with
     ``evaluations`` more rows.
     """
 
     model: ModelFunction
-    x: Tensor
-    x_val: Tensor
+    x: Rows
+    x_val: Rows
     players: Partition
     link: Link = "identity"
     recipe: Recipe | None = None
@@ -162,8 +165,13 @@ def apply_link(link: Link, y: Tensor) -> Tensor:
     """
     if link == "identity":
         return y
-    if link != "logit":
-        raise InputError(f"link is {link!r}: use 'identity' or 'logit'")
+    if link not in LINKS:
+        raise InputError(f"link is {link!r}: use one of {LINKS}")
     if ((y < -1e-6) | (y > 1 + 1e-6)).any():
-        raise InputError("link is 'logit', but the model's outputs are not probabilities: use link='identity'")
+        raise InputError(
+            f"link is {link!r}, but the model's outputs are not probabilities: use link='identity', or logits=True "
+            "if they are logits"
+        )
+    if link == "log":
+        return y.double().clamp(min=_CLIP).log().to(y.dtype)
     return torch.logit(y.double(), eps=_CLIP).to(y.dtype)

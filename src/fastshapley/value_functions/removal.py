@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fastshapley.errors import InputError, ModelError
-from fastshapley.models import PROBE, ModelFunction, Scale
+from fastshapley.images import ImageSchema
+from fastshapley.models import ModelFunction, Scale, trial_rows
 from fastshapley.players import Partition
 from fastshapley.schema import Schema, Table
 from fastshapley.training import Run
@@ -35,7 +36,7 @@ class Removal(TableGame, ABC):
         self,
         model: ModelFunction | None,
         rows: Tensor,
-        schema: Schema,
+        schema: Schema | ImageSchema,
         players: Partition,
         link: Link,
         null: Tensor,
@@ -90,7 +91,7 @@ class Marginal(Removal):
                 raise InputError(f"background is {self.background}: use at least one row")
             generator = run.generator("background")
             return x[torch.randperm(len(x), generator=generator, device=x.device)[: int(self.background)]]
-        rows = problem.model.schema.encode(self.background, "background").to(x.device)
+        rows = problem.model.schema.encode(self.background, "background")[:].to(x.device)
         if len(rows) == 0:
             raise InputError("background has no rows")
         return rows
@@ -100,7 +101,8 @@ class Baseline(Removal):
     """Hidden entries take fixed values.
 
     ``values`` maps columns to values, or is a table of one row. A column that it does not name takes its
-    mean, or its most frequent value where it holds categories or booleans.
+    mean, or its most frequent value where it holds categories or booleans. Of images, ``values`` is one image, and
+    by default hidden pixels take the players' ``fill``.
     """
 
     def __init__(self, values: Mapping[str, Any] | Table | None = None) -> None:
@@ -111,11 +113,15 @@ class Baseline(Removal):
 
     def _row(self, problem: Problem) -> Tensor:
         schema, x = problem.model.schema, problem.x
+        if isinstance(schema, ImageSchema) and self.values is None:
+            return problem.players.filling(x[:1]).expand_as(x[:1]).contiguous()
         if self.values is not None and not isinstance(self.values, Mapping):
-            rows = schema.encode(self.values, "values").to(x.device)
+            rows = schema.encode(self.values, "values")
             if len(rows) != 1:
                 raise InputError(f"values has {len(rows)} rows: pass one row, or a mapping from columns to values")
-            return rows
+            return rows[:].to(x.device)
+        if isinstance(schema, ImageSchema) or not isinstance(x, Tensor):
+            raise InputError("values is a mapping from columns to values, and there are images: pass one image")
         row = torch.stack([_centre(x[:, j], column.discrete) for j, column in enumerate(schema.columns)])
         for key, value in (self.values or {}).items():
             if str(key) not in schema.names:
@@ -136,8 +142,12 @@ class Missing(Removal):
 
     def fit(self, problem: Problem, run: Run) -> Self:
         model = problem.model
+        if isinstance(model.schema, ImageSchema):
+            raise InputError(
+                "a pixel does not go missing: use Baseline(), which gives hidden ones the players' fill"
+            )
         if self.model is not None:
-            model = ModelFunction(self.model, model.schema, problem.x[:PROBE])
+            model = ModelFunction(self.model, model.schema, trial_rows(problem.x))
             if model.outputs != problem.model.outputs:
                 raise ModelError(
                     f"the surrogate has {model.outputs} outputs where the model has {problem.model.outputs}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,17 +12,20 @@ from torch.nn import functional
 
 from fastshapley.coalitions import sample_uniform_sizes
 from fastshapley.errors import InputError
+from fastshapley.images import ImageSchema
 from fastshapley.models import Scale
+from fastshapley.networks.convolutional import Inverse, MaskedImages
 from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
 from fastshapley.players import Partition
-from fastshapley.recipes import Layers, default
+from fastshapley.recipes import Layers, Recipe, resolve
+from fastshapley.rows import Rows, batches, some
 from fastshapley.schema import Schema
 from fastshapley.training import Run, Training, train
 from fastshapley.value_functions.base import Link, Problem, TableGame, apply_link
 from fastshapley.value_functions.removal import Missing
 
-_CHUNK = 4096  # coalitions a forward pass: the activations stay in the cache
-_VALIDATION = 1 << 16  # coalitions that choose the best epoch
+_CHUNK, _ENTRIES = 4096, 1 << 20  # coalitions a forward pass, and their entries: the activations stay in the cache
+_VALIDATION, _VALIDATION_IMAGES = 1 << 16, 4096  # coalitions that choose the best epoch
 _LABELS = 0.5  # of the time that is left, to call the model
 
 
@@ -33,8 +37,10 @@ class Surrogate(TableGame):
 
     ``network`` is the network's body, a module of the user's from (b, inputs + players) to (b, outputs) logits
     or numbers; by default a small perceptron. It may also be a fitted estimator that takes missing values,
-    which is then used as it is. ``training`` are the stages it is trained in and ``layers`` the
-    default body's layers; by default both come from the recipe, and ``training=()`` takes the network as it is.
+    which is then used as it is. Of images, it is a classifier that starts with its own weights, and returns what
+    the model does, logits or probabilities; by default a copy of the model. ``training`` are the stages it is
+    trained in and ``layers`` the default body's layers; by default both come from the recipe, and ``training=()``
+    takes the network as it is.
     ``coalitions`` are drawn for each row of a step.
     """
 
@@ -56,21 +62,15 @@ class Surrogate(TableGame):
         """Train on the problem's rows; the result is the game (`Missing` if an estimator was given)."""
         if self.network is not None and not isinstance(self.network, nn.Module):
             return Missing(self.network).fit(problem, run)
-        model, x, players = problem.model, problem.x, problem.players
-        recipe = problem.recipe or default(len(x), len(players))
-        layers = self.layers or recipe.surrogate_layers
+        model, players = problem.model, problem.players
+        recipe = problem.recipe or resolve("default", len(problem.x), len(players), images=bool(players.shape))
+        scale: Scale = "probability" if problem.link != "identity" and model.scale == "real" else model.scale
         with run.isolated("surrogate weights"):
-            encoder = TableEncoder.fitted(x, model.schema.category_counts, recipe.tails)
-            body = copy.deepcopy(self.network)
-            if body is None:
-                inputs = len(encoder.columns) + len(players)
-                body = Perceptron(inputs, model.outputs, layers.count, layers.width, layers.activation)
-        network = MaskedNetwork(encoder, players.owner, body).to(x.device)
+            network = self._network(problem, recipe, scale).to(problem.x.device)
         x, y, x_val, y_val = _labelled(problem, run)
         apply_link(problem.link, y)  # outputs that it does not fit are reported here, before training
-        scale = "probability" if problem.link == "logit" and model.scale == "real" else model.scale
         self._assemble(network, scale, problem.link, model.schema, players, model.outputs)
-        if scale == "real":
+        if scale == "real" and not players.shape:  # a copy of the model starts as it is
             self.shift_ = y.mean(0)
             self.spread_ = y.std(0, correction=0)
             self.spread_[self.spread_ <= 1e-12 * self.shift_.abs()] = 0.0  # a constant output stays constant
@@ -81,12 +81,32 @@ class Surrogate(TableGame):
         self.null = self._null(x)
         return self
 
+    def _network(self, problem: Problem, recipe: Recipe, scale: Scale) -> MaskedNetwork | MaskedImages:
+        model, players, body = problem.model, problem.players, copy.deepcopy(self.network)
+        if isinstance(model.schema, ImageSchema) or not isinstance(problem.x, Tensor):
+            if body is None and not isinstance(model.model, nn.Module):
+                raise InputError(
+                    f"model is a {type(model.model).__name__}, which cannot be trained on: pass a network to learn "
+                    "what it does, value_function=Surrogate(network)"
+                )
+            body = (copy.deepcopy(model.model) if body is None else body).requires_grad_(True)
+            inverse: Inverse = (
+                None if model.logits or scale == "real" else "log" if scale == "probabilities" else "logit"
+            )
+            return MaskedImages(body, players, inverse)
+        encoder = TableEncoder.fitted(problem.x, model.schema.category_counts, recipe.tails)
+        if body is None:
+            layers = self.layers or recipe.surrogate_layers
+            inputs = len(encoder.columns) + len(players)
+            body = Perceptron(inputs, model.outputs, layers.count, layers.width, layers.activation)
+        return MaskedNetwork(encoder, players.owner, body)
+
     def restore(
         self,
-        network: MaskedNetwork,
+        network: MaskedNetwork | MaskedImages,
         scale: Scale,
         link: Link,
-        schema: Schema,
+        schema: Schema | ImageSchema,
         players: Partition,
         shift: Tensor,
         spread: Tensor,
@@ -102,27 +122,34 @@ class Surrogate(TableGame):
         return self(x, torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device))[:, 0]
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
-        rows = max(1, _CHUNK // s.shape[1])
+        chunk = _chunk(x)
+        rows = max(1, chunk // s.shape[1])
         with torch.no_grad():
             raw = [
-                torch.cat([self.network_(a, c) for c in b.split(_CHUNK, dim=1)], dim=1)
+                torch.cat([self.network_(a, c) for c in b.split(chunk, dim=1)], dim=1)
                 for a, b in zip(x.split(rows), s.split(rows), strict=True)
             ]
         return apply_link(self.link, self._activate(torch.cat(raw)))
 
     def _assemble(
-        self, network: MaskedNetwork, scale: Scale, link: Link, schema: Schema, players: Partition, outputs: int
+        self,
+        network: MaskedNetwork | MaskedImages,
+        scale: Scale,
+        link: Link,
+        schema: Schema | ImageSchema,
+        players: Partition,
+        outputs: int,
     ) -> None:
         self.network_, self.scale, self.link = network, scale, link
         self.concurrent = isinstance(network.body, Perceptron)  # a module of the user's may not be
         self.schema_, self.partition_ = schema, players
         self.players, self.outputs = len(players), outputs
-        device = network.inputs.device
+        device = next(network.parameters()).device
         self.shift_ = torch.zeros(outputs, dtype=torch.float64, device=device)
         self.spread_ = torch.ones(outputs, dtype=torch.float64, device=device)
 
     def _activate(self, raw: Tensor) -> Tensor:
-        if self.link == "logit":
+        if self.link != "identity":
             raw = raw.double()  # a probability near one has no digits to spare
         if self.scale == "probabilities" and self.outputs == 2:  # a softmax, nine times as fast
             ahead = raw[..., 1] - raw[..., 0]
@@ -135,8 +162,7 @@ class Surrogate(TableGame):
 
     def _check(self, x: Tensor) -> None:
         s = torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device)
-        inputs = len(self.network_.encoder.columns) + self.players
-        expected = f"a module from (b, {inputs}) to (b, {self.outputs})"
+        expected = f"a module from {self.network_.inputs} to (b, {self.outputs})"
         self.network_.eval()  # a batch norm must not learn from this
         try:
             with torch.no_grad():
@@ -148,7 +174,7 @@ class Surrogate(TableGame):
 
     def _train(
         self,
-        x: Tensor,
+        x: Rows,
         y: Tensor,
         x_val: Tensor,
         y_val: Tensor,
@@ -158,22 +184,27 @@ class Surrogate(TableGame):
     ) -> None:
         unit = torch.where(self.spread_ > 0, self.spread_, 1.0)
         y, y_val = ((y - self.shift_) / unit).float(), ((y_val - self.shift_) / unit).float()
-        each = max(1, min(10, _VALIDATION // len(x_val)))
+        most = _VALIDATION_IMAGES if self.partition_.shape else _VALIDATION
+        each = max(1, min(10, most // len(x_val)))
         s_val = sample_uniform_sizes(len(x_val), each, self.players, run.generator("surrogate validation"))
 
-        def loss(rows: Tensor, generator: torch.Generator) -> Tensor:
+        def loss(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> Tensor:
+            rows, part = batch
             s = sample_uniform_sizes(len(rows), coalitions, self.players, generator)
-            return self._loss(self.network_(x[rows], s), y[rows])
+            return self._loss(self.network_(part, s), y[rows])
 
         def validate() -> float:
-            parts = zip(x_val.split(_CHUNK), s_val.split(_CHUNK), y_val.split(_CHUNK), strict=True)
+            size = max(1, _chunk(x_val) // each) if self.partition_.shape else _CHUNK
+            parts = zip(x_val.split(size), s_val.split(size), y_val.split(size), strict=True)
             return sum(len(a) * float(self._loss(self.network_(a, b), c)) for a, b, c in parts) / len(x_val)
 
         self.losses_: list[float] = []
         for stage, options in enumerate(training):
             name = "surrogate" if len(training) == 1 else f"surrogate stage {stage + 1}"
             part = run.within(1 / (len(training) - stage))
-            self.losses_ += train(self.network_, loss, len(x), options, part, name, validate)
+            self.losses_ += train(
+                self.network_, loss, len(x), options, part, name, validate, fetch=partial(batches, x)
+            )
         self.network_.eval()
 
     def _loss(self, raw: Tensor, y: Tensor) -> Tensor:
@@ -189,7 +220,12 @@ class Surrogate(TableGame):
         return null[0, 0].double()
 
 
-def _labelled(problem: Problem, run: Run) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _chunk(x: Tensor) -> int:
+    """How many coalitions a forward pass takes."""
+    return max(16, min(_CHUNK, _ENTRIES // max(1, x[:1].numel())))
+
+
+def _labelled(problem: Problem, run: Run) -> tuple[Rows, Tensor, Tensor, Tensor]:
     """Training and validation rows with the model's outputs: all of them, or as many as budgets allow.
 
     The outputs are kept with the run's unfinished work: the model may be slow.
@@ -199,13 +235,14 @@ def _labelled(problem: Problem, run: Run) -> tuple[Tensor, Tensor, Tensor, Tenso
     if saved is None:
         affordable = min(problem.evaluations, _LABELS * run.clock.left() / max(problem.model.pace, 1e-12))
         share = min(1.0, affordable / (len(x) + len(x_val)))
+        share_val = min(share, _VALIDATION_IMAGES / len(x_val)) if problem.players.shape else share
         generator = run.generator("labelled rows")
-        rows, rows_val = (_some(len(part), share, generator) for part in (x, x_val))
-        y, y_val = problem.model(x[rows]), problem.model(x_val[rows_val])
+        rows, rows_val = _some(len(x), share, generator), _some(len(x_val), share_val, generator)
+        y, y_val = problem.model(some(x, rows)), problem.model(some(x_val, rows_val))
         saved = {"rows": rows.cpu(), "y": y.cpu(), "rows_val": rows_val.cpu(), "y_val": y_val.cpu()}
         run.checkpoint.save("outputs", saved)
     rows, y, rows_val, y_val = (saved[name].to(x.device) for name in ("rows", "y", "rows_val", "y_val"))
-    return x[rows], y, x_val[rows_val], y_val
+    return some(x, rows), y, x_val[rows_val], y_val
 
 
 def _some(rows: int, share: float, generator: torch.Generator) -> Tensor:

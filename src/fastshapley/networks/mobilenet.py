@@ -1,0 +1,57 @@
+"""MobileNetV2 without its batch norms, which are folded into the convolutions: small and fast at inference."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+# of each group of blocks: how far the first convolution widens, channels, blocks, stride of the first block
+_GROUPS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+class InvertedResidual(nn.Module):
+    """Widen, convolve each channel by itself, narrow: (n, inputs, h, w) to (n, outputs, h / stride, w / stride).
+
+    Where the shape stays the same, the input is added to the result.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        width = expansion * inputs
+        widen = [nn.Conv2d(inputs, width, 1), nn.ReLU6()] if expansion > 1 else []
+        self.conv = nn.Sequential(
+            *widen,
+            nn.Conv2d(width, width, 3, stride, padding=1, groups=width),
+            nn.ReLU6(),
+            nn.Conv2d(width, outputs, 1),
+        )
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.conv(x)
+        return x + hidden if self.residual else hidden
+
+
+class FoldedMobileNetV2(nn.Module):
+    """MobileNetV2: images (n, 3, h, w), standardised, to logits (n, classes)."""
+
+    def __init__(self, classes: int = 1000) -> None:
+        super().__init__()
+        parts: list[nn.Module] = [nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ReLU6()]
+        inputs = 32
+        for expansion, outputs, count, first in _GROUPS:
+            for number in range(count):
+                parts.append(InvertedResidual(inputs, outputs, 1 if number else first, expansion))
+                inputs = outputs
+        self.features = nn.Sequential(*parts, nn.Conv2d(inputs, 1280, 1), nn.ReLU6())
+        self.classifier = nn.Linear(1280, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.features(images).mean((2, 3)))
