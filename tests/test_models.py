@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from fastshapley import models
 from fastshapley.errors import ModelError
+from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
 from fastshapley.schema import Schema, Table
 
@@ -473,3 +474,119 @@ def test_probabilities_outside_their_range() -> None:
 
     with pytest.raises(ModelError, match=r"probabilities outside \[0, 1\]: from"):
         wrap(Broken().fit(X, BINARY))
+
+
+# logits, and images
+
+
+IMAGES = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Logits(nn.Module):
+    """Logits of images, or of rows, without the last axis if ``flat``."""
+
+    def __init__(self, outputs: int, inputs: int = 64, flat: bool = False) -> None:
+        super().__init__()
+        self.linear, self.flat = nn.Linear(inputs, outputs), flat
+        with torch.no_grad():
+            self.linear.weight.normal_(generator=torch.Generator().manual_seed(0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.linear(images.flatten(1))
+        return logits[:, 0] if self.flat else logits
+
+
+def of_images(model: Any, images: Any = IMAGES, logits: bool = False) -> tuple[ModelFunction, Tensor]:
+    schema = ImageSchema.of(images)
+    encoded = schema.encode(images)
+    function = ModelFunction(model, schema, encoded[:16], logits)
+    return function, function(encoded)
+
+
+@pytest.mark.parametrize("outputs", [2, 3])
+def test_logits_of_several_classes_are_put_through_a_softmax(outputs: int) -> None:
+    model = Logits(outputs)
+    function, y = of_images(model, logits=True)
+    assert (function.scale, function.outputs) == ("probabilities", outputs)
+    torch.testing.assert_close(y, model(IMAGES).double().softmax(1))
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_logits_of_a_single_output_are_put_through_a_sigmoid(flat: bool) -> None:
+    model = Logits(1, flat=flat)
+    function, y = of_images(model, logits=True)
+    assert (function.scale, function.outputs) == ("probability", 1)
+    torch.testing.assert_close(y[:, 0], model(IMAGES).double().sigmoid().flatten())
+
+
+def test_logits_of_a_table_are_taken_too() -> None:
+    model, schema = Logits(3, inputs=4), Schema.of(X)
+    function = ModelFunction(model, schema, schema.encode(X), logits=True)
+    by_hand = model(torch.from_numpy(X).float()).double().softmax(1)
+    torch.testing.assert_close(function(schema.encode(X)), by_hand)
+
+
+def test_extreme_logits_make_probabilities() -> None:
+    function, y = of_images(lambda images: 1e4 * (images.flatten(1)[:, :2] - 0.5), logits=True)
+    assert function.scale == "probabilities"
+    assert y.isfinite().all()
+    torch.testing.assert_close(y.sum(1), torch.ones(len(y), dtype=torch.float64))
+
+
+def test_without_logits_outputs_are_taken_as_they_are() -> None:
+    model = Logits(3)
+    assert of_images(model)[0].scale == "real"
+    assert of_images(nn.Sequential(model, nn.Softmax(1)))[0].scale == "probabilities"
+
+
+@pytest.mark.parametrize(
+    "model", [LogisticRegression().fit(X, BINARY), LinearRegression().fit(X, REAL)], ids=["classifier", "regressor"]
+)
+def test_an_estimator_has_no_logits(model: Any) -> None:
+    schema = Schema.of(X)
+    with pytest.raises(ModelError, match=f"logits is True, but a {type(model).__name__} is not called for logits"):
+        ModelFunction(model, schema, schema.encode(X), logits=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_images_in_an_array_go_into_a_network(dtype: Any) -> None:
+    model = Logits(3)
+    _, y = of_images(model, IMAGES.numpy().astype(dtype))
+    torch.testing.assert_close(y, model(IMAGES).double())
+
+
+@pytest.mark.parametrize("images", [IMAGES, IMAGES.double(), IMAGES.numpy(), IMAGES.double().numpy()])
+def test_a_function_of_images_gets_the_users_own_type(images: Any) -> None:
+    seen = set()
+
+    def model(batch: Any) -> Any:
+        seen.add((type(batch), batch.dtype, tuple(batch.shape[1:])))
+        return batch.mean((1, 2, 3))
+
+    _, y = of_images(model, images)
+    assert seen == {(type(images), images.dtype, (1, 8, 8))}
+    np.testing.assert_allclose(y[:, 0].numpy(), images.mean((1, 2, 3)), rtol=1e-5)
+
+
+def test_images_are_taken_in_batches_that_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def model(batch: Tensor) -> Tensor:
+        sizes.append(len(batch))
+        return batch.mean((1, 2, 3))
+
+    monkeypatch.setattr(models, "_ENTRIES", 64 * 18)
+    assert of_images(model)[1].shape == (40, 1)
+    assert sizes == [16, 18, 18, 4]
+
+
+def test_a_model_that_fails_on_images_is_quoted() -> None:
+    with pytest.raises(ModelError, match=r"model failed on 16 rows, a Tensor: RuntimeError: .*channels"):
+        of_images(nn.Conv2d(3, 1, 3))
+
+
+def test_an_image_that_a_model_cannot_do_is_numbered() -> None:
+    broken = IMAGES.clone()
+    broken[3] = 0
+    with pytest.raises(ModelError, match=r"not finite .* for 1 of 16 rows, the first being number 3"):
+        of_images(lambda images: images.mean((1, 2, 3)).log(), broken)

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ def stable_text(value: Any) -> str:
         return type(value).__name__ + str({k: stable_text(v) for k, v in value.get_params(deep=False).items()})
     if isinstance(value, pd.DataFrame):
         return fingerprint(pd.util.hash_pandas_object(value).tolist())
+    if is_dataclass(value):
+        return type(value).__name__ + str({f.name: stable_text(getattr(value, f.name)) for f in fields(value)})
     if isinstance(value, np.ndarray | Tensor):
         return fingerprint(str(value.dtype), value.tolist())
     text = str(value)

@@ -31,15 +31,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     tabular.add_argument("--only", nargs="+", metavar="TABLE", help="census, marketing, bankruptcy or news")
     tabular.add_argument("--quick", action="store_true", help="less of everything: ten minutes on two processors")
-    tabular.add_argument(
-        "--output", type=Path, default=Path("results"), help="folder for results (default: results)"
-    )
-    tabular.add_argument(
-        "--store", type=Path, help="folder for what is computed once (default: in the user's cache)"
-    )
-    tabular.add_argument("--workers", type=int, help="processes (default: one a processor)")
-    tabular.add_argument("--quiet", action="store_true", help="no progress bar")
     tabular.set_defaults(run=_paper_tabular)
+
+    images = experiments.add_parser(
+        "images",
+        help="inclusion and exclusion on images: tables 1, 2 and 4, the curves, limited data and pictures",
+        description="Everything that the paper shows for images, at a scale for a processor. An interrupted run "
+        "goes on where it was; a second one only reads. A full run takes some hours on two processors.",
+    )
+    images.add_argument("--dataset", choices=["cifar10", "imagenette"], required=True, help="which images")
+    images.add_argument("--quick", action="store_true", help="less of everything: minutes")
+    for command in (tabular, images):
+        command.add_argument(
+            "--output", type=Path, default=Path("results"), help="folder for results (default: results)"
+        )
+        command.add_argument(
+            "--store", type=Path, help="folder for what is computed once (default: in the user's cache)"
+        )
+        command.add_argument("--workers", type=int, help="processes (default: one a processor)")
+        command.add_argument("--quiet", action="store_true", help="no progress bar")
+    images.set_defaults(run=_paper_images)
 
     options = parser.parse_args(arguments)
     result: int = options.run(options)
@@ -80,4 +91,23 @@ def _paper_tabular(options: argparse.Namespace) -> int:
         print(f"{game['table']:10} {game['game']:9}  l2 {default:.4f}  (paper's recipe {paper:.4f}, ", end="")
         print(f"printed {game['printed'][0]:.4f})")
     print(f"results: {(options.output / 'tabular.md').resolve()}")
+    return 0
+
+
+def _paper_images(options: argparse.Namespace) -> int:
+    from fastshapley.downloads import cache
+    from fastshapley.paper import images
+
+    found = images.run(
+        options.output,
+        options.dataset,
+        quick=options.quick,
+        store=options.store or cache() / "paper",
+        workers=options.workers,
+        progress=not options.quiet,
+    )
+    for method, result in found["evaluators"]["paper"]["methods"].items():
+        exclusion, inclusion = (result[way]["agreement"]["auc"] for way in ("exclusion", "inclusion"))
+        print(f"{method:21} exclusion {exclusion:.3f}  inclusion {inclusion:.3f}  ({result['images']} images)")
+    print(f"results: {(options.output / 'images.md').resolve()}")
     return 0

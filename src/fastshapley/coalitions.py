@@ -90,6 +90,12 @@ def sample_uniform_sizes(rows: int, coalitions: int, players: int, generator: to
     return subsets(sizes, players, generator)
 
 
+def sample_all_alike(rows: int, coalitions: int, players: int, generator: torch.Generator) -> Tensor:
+    """Coalitions all equally likely, most of them of nearly half the players: (rows, coalitions, players)."""
+    half = torch.rand(rows, coalitions, players, generator=generator, device=generator.device)
+    return half < 0.5
+
+
 def enumerate_coalitions(players: int, start: int = 0, stop: int | None = None) -> Tensor:
     """Coalitions number ``start`` to ``stop`` of all ``2 ** players``, boolean (stop - start, players).
 

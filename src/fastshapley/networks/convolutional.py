@@ -20,7 +20,6 @@ from fastshapley.errors import InputError
 from fastshapley.players import Partition
 
 Inverse = Literal["log", "logit"] | None
-_FASTEST = torch.channels_last  # the layout of weights: up to 1.8 times as fast as torch's own on a processor
 _TINY = 1e-7  # probabilities are kept this far from 0 before a logarithm
 
 
@@ -92,7 +91,7 @@ class MaskedImages(nn.Module):
 
     def __init__(self, body: nn.Module, players: Partition, inverse: Inverse) -> None:
         super().__init__()
-        self.body, self.players, self.inverse = body.to(memory_format=_FASTEST), players, inverse
+        self.body, self.players, self.inverse = quick(body), players, inverse
         self.inputs = f"(b, {', '.join(map(str, (len(players.fill), *players.shape[1:])))})"
 
     def forward(self, x: Tensor, s: Tensor) -> Tensor:
@@ -124,8 +123,8 @@ class Cut(nn.Module):
 
     def __init__(self, network: nn.Module, layers: Sequence[str]) -> None:
         super().__init__()
-        network = copy.deepcopy(network).to(memory_format=_FASTEST)
-        self.network, self.layers = network.requires_grad_(True), list(layers)  # it may be frozen
+        network = quick(copy.deepcopy(network)).requires_grad_(True)  # it may be frozen
+        self.network, self.layers = network, list(layers)
         modules = dict(self.network.named_modules())
         unknown = [name for name in self.layers if name not in modules]
         if unknown or not self.layers:
@@ -235,6 +234,11 @@ def resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
     return functional.interpolate(maps, (height, width), mode="bilinear", align_corners=False)
 
 
+def quick(network: nn.Module) -> nn.Module:
+    """The network with its weights laid out channels last: up to 1.8 times as fast on a processor."""
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Evaluate inside, without gradients, and leave each part in the mode it was in."""
@@ -264,7 +268,7 @@ def _down(inputs: int, outputs: int) -> nn.Sequential:
     return _block(inputs, outputs, stride=2)
 
 
-def _made_maps(network: nn.Module, x: Tensor) -> list[tuple[str, tuple[int, int]]]:
+def made_maps(network: nn.Module, x: Tensor) -> list[tuple[str, tuple[int, int]]]:
     """The layers that make maps, in the order in which they are done, with the maps' sizes."""
     made: list[tuple[str, tuple[int, int]]] = []
 
@@ -287,7 +291,7 @@ def _made_maps(network: nn.Module, x: Tensor) -> list[tuple[str, tuple[int, int]
 
 def _coarse_layers(network: nn.Module, players: Partition, x: Tensor) -> list[str]:
     """The last layer of the coarsest maps, and of each size above that which is not finer than the grid."""
-    last = {size: name for name, size in _made_maps(network, x)}
+    last = {size: name for name, size in made_maps(network, x)}
     if not last:
         raise InputError(
             "network: the model has no layer that makes maps; pass network=UNet() or a module of your own"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-import fastshapley
-from fastshapley import metrics, persistence, recipes
+from fastshapley import metrics, recipes
 from fastshapley.checkpoints import Checkpoint
 from fastshapley.datasets import SOURCES, Split
 from fastshapley.downloads import find
@@ -22,8 +19,8 @@ from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.models import ModelFunction
 from fastshapley.objective import normalize
-from fastshapley.optional import require
-from fastshapley.paper.store import Arrays, Store
+from fastshapley.paper import store
+from fastshapley.paper.store import Arrays, Store, game_arrays, game_from
 from fastshapley.paper.tables import TABLES, baseline
 from fastshapley.players import Partition
 from fastshapley.recipes import Recipe
@@ -160,8 +157,8 @@ def load_table(name: str, scale: Scale) -> Table:
 class Experiments:
     """Games, truths, explainers and curves at one scale, from a store or computed into it."""
 
-    def __init__(self, store: Store, scale: Scale) -> None:
-        self.store, self.scale = store, scale
+    def __init__(self, kept: Store, scale: Scale) -> None:
+        self.store, self.scale = kept, scale
 
     def has(self, piece: Piece) -> bool:
         if isinstance(piece, Game):
@@ -185,13 +182,7 @@ class Experiments:
         """The fitted game."""
         table = self._table(game.table)
         if game.kind == "surrogate":
-            found = self.surrogate(game.table)
-            tensors = {k[7:]: torch.from_numpy(array) for k, array in found.items() if k.startswith("tensor.")}
-            config, place = json.loads(str(found["config"])), torch.device("cpu")
-            built: TableGame = persistence.build_game(
-                config, tensors, table.schema, table.players, None, None, place
-            )
-            return built
+            return game_from(self.surrogate(game.table), table.schema, table.players)
         kind = Marginal() if game.kind == "marginal" else baseline(table.data)
         return kind.fit(table.problem(self._paper_recipe(game)), Run(_SEED))
 
@@ -202,9 +193,7 @@ class Experiments:
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
             fitted = Surrogate().fit(self._table(table).problem(self._paper_recipe(game)), Run(_SEED, checkpoint))
             assert isinstance(fitted, Surrogate)
-            config, tensors = persistence.describe_game(fitted)
-            arrays = {f"tensor.{name}": tensor.numpy() for name, tensor in tensors.items()}
-            return {"config": json.dumps(config), "loss": min(fitted.losses_), **arrays}
+            return {**game_arrays(fitted), "loss": min(fitted.losses_)}
 
         return self.store.remember("surrogates", self._of_game(game), compute)
 
@@ -324,18 +313,9 @@ class Experiments:
         return {**self._of_game(explainer.game), **settings, "penalty": explainer.penalty}
 
 
-@cache
 def revision() -> str:
     """A hash of the code and the packages that make the results."""
-    package = Path(fastshapley.__file__).parent
-    digest = hashlib.sha256()
-    for name in _MADE_BY:
-        for file in sorted([package / f"{name}.py", *(package / name).rglob("*.py")]):
-            if file.exists():
-                digest.update(file.read_bytes())
-    for name in ("lightgbm", "numpy", "torch", "xgboost"):
-        digest.update(require(name, "paper").__version__.encode())
-    return digest.hexdigest()[:16]
+    return store.revision(_MADE_BY, ("lightgbm", "numpy", "torch", "xgboost"))
 
 
 @cache

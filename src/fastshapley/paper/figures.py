@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ def draw(found: dict[str, Any], output: Path) -> list[tuple[str, str]]:
     marketing = [game for game in games if game["table"] == "marketing"]
     drawn = []
     if main:
-        _save(_against_evaluations(main, "table"), output / "tabular-evaluations")
+        save(_against_evaluations(main, "table"), output / "tabular-evaluations")
         drawn.append(("tabular-evaluations", "Error against evaluations of the game (the paper's figure 2)"))
     if marketing:
-        _save(_against_evaluations(marketing, "game"), output / "tabular-marketing")
+        save(_against_evaluations(marketing, "game"), output / "tabular-marketing")
         drawn.append(("tabular-marketing", "Marketing, with three value functions (figure 3)"))
-    _save(_against_samples(found), output / "tabular-samples")
+    save(_against_samples(found), output / "tabular-samples")
     drawn.append(("tabular-samples", "Error against coalitions a row in training (appendix)"))
     return drawn
 
@@ -93,13 +94,14 @@ def _finish(figure: Any, panels: list[Any]) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
     """Without a date, so that the same numbers give the same bytes."""
     matplotlib = require("matplotlib", "paper")
-    for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+    for suffix in suffixes:
 
-        def write(temporary: Path, suffix: str = suffix, metadata: dict[str, None] = metadata) -> None:
+        def write(temporary: Path, suffix: str = suffix) -> None:
             with matplotlib.rc_context({"svg.hashsalt": path.name}):
+                metadata = {"Software" if suffix == "png" else "Date": None}
                 figure.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
 
         write_atomically(path.with_suffix(f".{suffix}"), write)

@@ -74,7 +74,7 @@ def _distances(games: Iterable[dict[str, Any]]) -> str:
             ]
         )
     head = ["", "players", "surrogate loss (printed)", "l2, printed", 'l2, `recipe="paper"`', "l2, default recipe"]
-    return _table([*head, "right signs, paper / default", "error of the truth"], rows)
+    return table([*head, "right signs, paper / default", "error of the truth"], rows)
 
 
 def _evaluations(games: Sequence[dict[str, Any]]) -> str:
@@ -94,23 +94,23 @@ def _evaluations(games: Sequence[dict[str, Any]]) -> str:
                 if count is not None:
                     cells[count] = row[-1]
             rows.append([f"{_name(game)}, {label}", *row, cells[min(cells)] if cells else "-"])
-    return _table(["", *games[0]["estimators"], "factor"], rows)
+    return table(["", *games[0]["estimators"], "factor"], rows)
 
 
 def _samples(samples: dict[str, list[dict[str, Any]]]) -> str:
     counts = sorted({point["samples"] for points in samples.values() for point in points})
     rows = []
-    for table, points in samples.items():
+    for name, points in samples.items():
         for paired in (True, False):
             by_count = {point["samples"]: point for point in points if point["paired"] == paired}
             cells = [_number(by_count[count]["l2"]) if count in by_count else "" for count in counts]
-            rows.append([f"{table}, {'in pairs' if paired else 'not in pairs'}", *cells])
-    return _table(["", *map(str, counts)], rows)
+            rows.append([f"{name}, {'in pairs' if paired else 'not in pairs'}", *cells])
+    return table(["", *map(str, counts)], rows)
 
 
 def _ablation(ablation: dict[str, list[dict[str, Any]]]) -> str:
     rows = []
-    for table, points in ablation.items():
+    for name, points in ablation.items():
         ours = {(p["normalize"], p["penalty"]): p for p in points if p["recipe"] == "default"}
         for point in points:
             if point["recipe"] == "default":
@@ -119,7 +119,7 @@ def _ablation(ablation: dict[str, list[dict[str, Any]]]) -> str:
             printed = point["printed"] or (None, None)
             rows.append(
                 [
-                    table,
+                    name,
                     _NORMALIZE[point["normalize"]],
                     f"{point['penalty']:g}",
                     *("" if value is None else _number(value) for value in printed),
@@ -128,7 +128,7 @@ def _ablation(ablation: dict[str, list[dict[str, Any]]]) -> str:
                 ]
             )
     head = ["", "normalisation", "penalty", "l2, printed", "l1, printed", 'l2, `recipe="paper"`', "l1"]
-    return _table([*head, "l2, default recipe", "l1"], rows)
+    return table([*head, "l2, default recipe", "l1"], rows)
 
 
 def _name(game: dict[str, Any]) -> str:
@@ -144,6 +144,6 @@ def _number(value: float) -> str:
     return f"{value:.4f}".lstrip("0")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

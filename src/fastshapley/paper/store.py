@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+import fastshapley
+from fastshapley import persistence
 from fastshapley.checkpoints import Checkpoint, fingerprint, write_atomically, write_text
 from fastshapley.errors import FileFormatError
+from fastshapley.images import ImageSchema
+from fastshapley.optional import require
+from fastshapley.players import Partition
+from fastshapley.schema import Schema
+from fastshapley.value_functions import TableGame
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -48,6 +58,34 @@ class Store:
 
     def _path(self, kind: str, settings: Mapping[str, Any]) -> Path:
         return self.folder / kind / f"{fingerprint(_text(settings))[:20]}.npz"
+
+
+@cache
+def revision(modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
+    """A hash of our code in some modules, and of the versions of packages: of what makes a result."""
+    folder = Path(fastshapley.__file__).parent
+    digest = hashlib.sha256()
+    for name in modules:
+        for file in sorted([folder / f"{name}.py", *(folder / name).rglob("*.py")]):
+            if file.exists():
+                digest.update(file.read_bytes())
+    for name in packages:
+        digest.update(require(name, "paper").__version__.encode())
+    return digest.hexdigest()[:16]
+
+
+def game_arrays(game: TableGame) -> dict[str, Any]:
+    """A fitted game as arrays that a store holds."""
+    config, tensors = persistence.describe_game(game)
+    return {"config": json.dumps(config)} | {f"tensor.{name}": tensor.numpy() for name, tensor in tensors.items()}
+
+
+def game_from(arrays: Arrays, schema: Schema | ImageSchema, players: Partition, network: Any = None) -> TableGame:
+    """The game of `game_arrays`; for images, ``network`` has the layers of its own."""
+    tensors = {name[7:]: torch.from_numpy(array) for name, array in arrays.items() if name.startswith("tensor.")}
+    config, place = json.loads(str(arrays["config"])), torch.device("cpu")
+    game: TableGame = persistence.build_game(config, tensors, schema, players, None, network, place)
+    return game
 
 
 def _text(settings: Mapping[str, Any]) -> str:

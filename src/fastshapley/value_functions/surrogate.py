@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,14 +27,15 @@ from fastshapley.value_functions.removal import Missing
 
 _CHUNK, _ENTRIES = 4096, 1 << 20  # coalitions a forward pass, and their entries: the activations stay in the cache
 _VALIDATION, _VALIDATION_IMAGES = 1 << 16, 4096  # coalitions that choose the best epoch
+Sampler = Callable[[int, int, int, torch.Generator], Tensor]  # of rows, coalitions and players
 _LABELS = 0.5  # of the time that is left, to call the model
 
 
 class Surrogate(TableGame):
     """v(x, s) = link(g(x_s, s)) with a network g trained so that g(x_s, s) is E[f(x) | x_s].
 
-    It is trained on the model's outputs at coalitions of uniform size: by Kullback-Leibler divergence where
-    they are probabilities, by squared error where they are not.
+    It is trained on the model's outputs at coalitions from ``sampler``, by default of uniform size: by
+    Kullback-Leibler divergence where they are probabilities, by squared error where they are not.
 
     ``network`` is the network's body, a module of the user's from (b, inputs + players) to (b, outputs) logits
     or numbers; by default a small perceptron. It may also be a fitted estimator that takes missing values,
@@ -52,11 +54,13 @@ class Surrogate(TableGame):
         training: tuple[Training, ...] | None = None,
         layers: Layers | None = None,
         coalitions: int | None = None,
+        sampler: Sampler = sample_uniform_sizes,
     ) -> None:
         self.network = network
         self.training = training
         self.layers = layers
         self.coalitions = coalitions
+        self.sampler = sampler
 
     def fit(self, problem: Problem, run: Run) -> Surrogate | Missing:
         """Train on the problem's rows; the result is the game (`Missing` if an estimator was given)."""
@@ -186,11 +190,11 @@ class Surrogate(TableGame):
         y, y_val = ((y - self.shift_) / unit).float(), ((y_val - self.shift_) / unit).float()
         most = _VALIDATION_IMAGES if self.partition_.shape else _VALIDATION
         each = max(1, min(10, most // len(x_val)))
-        s_val = sample_uniform_sizes(len(x_val), each, self.players, run.generator("surrogate validation"))
+        s_val = self.sampler(len(x_val), each, self.players, run.generator("surrogate validation"))
 
         def loss(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> Tensor:
             rows, part = batch
-            s = sample_uniform_sizes(len(rows), coalitions, self.players, generator)
+            s = self.sampler(len(rows), coalitions, self.players, generator)
             return self._loss(self.network_(part, s), y[rows])
 
         def validate() -> float:

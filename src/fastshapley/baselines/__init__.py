@@ -1,0 +1,19 @@
+"""Other ways to explain images, to compare with: gradients, sampling, and an amortised leave-one-out.
+
+Each takes the same images and players as `FastSHAP`, and returns values as `FastSHAP.shap_values` does.
+"""
+
+from fastshapley.baselines.cxplain import CXPlain
+from fastshapley.baselines.gradients import deep_shap, grad_cam, integrated_gradients, smooth_grad
+from fastshapley.baselines.sampling import kernel_shap, kernel_shap_s, random_ranking
+
+__all__ = [
+    "CXPlain",
+    "deep_shap",
+    "grad_cam",
+    "integrated_gradients",
+    "kernel_shap",
+    "kernel_shap_s",
+    "random_ranking",
+    "smooth_grad",
+]

@@ -1,0 +1,171 @@
+"""CXPlain (Schwab and Karlen, 2019): a network that learns how much a model's loss rises without each player."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import NotFittedError
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fastshapley import recipes
+from fastshapley.baselines.sampling import baseline_game
+from fastshapley.curves import class_numbers
+from fastshapley.errors import InputError
+from fastshapley.explanations import maps
+from fastshapley.networks.convolutional import Backbone, MapsOf, UNet
+from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.players import Partition, Superpixels
+from fastshapley.rows import batches
+from fastshapley.training import Run, Training, seed_of, train
+from fastshapley.value_functions import Baseline, evaluate, grand_values
+
+_TINY = 1e-7  # the least that the loss is taken to rise: a distribution must be made of it
+_EVALUATIONS = 4096  # images with a player left out that are evaluated at once
+_HELD_OUT = 0.2  # of the images, when none are given for validation
+_BATCH = 256  # images explained at once
+
+
+class CXPlain:
+    """An amortised explainer of a classifier's loss, by leaving one player out at a time.
+
+    Of each training image it is evaluated once by how much the cross-entropy towards the label rises when each
+    player alone is filled. What falls counts as nothing, and the rest is normalised to a distribution over the
+    players, to which the softmax of a network's values is fitted by Kullback-Leibler divergence.
+
+    network: the model that is explained, a torch.nn.Module or a function from images to outputs; ``logits`` says
+        whether these are logits, or probabilities.
+    explainer: a `Backbone` (the default: the model's own layers) or a `UNet`, or a module from images to values
+        (b, players), or to maps (b, 1, h, w).
+    training: how it is trained; by default as `FastSHAP` is for as many images.
+    rows: how many images are used, at most: leaving out costs one evaluation for each image and player.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        players: Partition | Superpixels,
+        *,
+        explainer: nn.Module | Backbone | UNet | None = None,
+        logits: bool = True,
+        training: Training | None = None,
+        rows: int | None = None,
+        random_state: int | None = 0,
+        progress: bool = True,
+    ) -> None:
+        self.network = network
+        self.players = players
+        self.explainer = explainer
+        self.logits = logits
+        self.training = training
+        self.rows = rows
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(
+        self, X: Any, labels: ArrayLike | None = None, X_val: Any = None, labels_val: ArrayLike | None = None
+    ) -> CXPlain:
+        """Evaluate the images with each player left out, and train the explainer on that.
+
+        ``labels`` (n,) are by default the classes that the model itself predicts. ``X_val``, and ``labels_val``,
+        choose the best epoch; by default a fifth of ``X`` is held out.
+        """
+        if self.rows is not None and not self.rows > 0:
+            raise InputError(f"rows is {self.rows!r}: use a positive number of images, or None for all")
+        if X_val is None and labels_val is not None:
+            raise InputError("labels_val is given without X_val, the images that these are the labels of")
+        game, x = baseline_game(self.network, X, self.players, self.logits, "log")
+        if game.outputs < 2:
+            raise InputError("network has a single output, and cross-entropy needs two classes or more")
+        run = Run(seed_of(self.random_state), progress=self.progress, device=x.device)
+        some = torch.randperm(len(x), generator=run.generator("rows"), device=x.device)[: self.rows]
+        if X_val is None:
+            x_val, labels_val = x, labels
+            held = int(_HELD_OUT * len(some))
+            some_val, some = (some[:held], some[held:]) if held else (some, some)
+        else:
+            x_val = game.schema_.encode(X_val, "X_val")[:].to(x.device)
+            if len(x_val) == 0:
+                raise InputError("X_val has no rows")
+            some_val = torch.arange(len(x_val), device=x.device)[: self.rows]
+        y = _labels(labels, x, some, game, "labels")
+        y_val = _labels(labels_val, x_val, some_val, game, "labels_val")
+        x_val, x = x_val[some_val], x[some]
+        target_val, target = _targets(game, x_val, y_val, run), _targets(game, x, y, run)
+        explainer = self._build(game.partition_, x[:2], run).to(x.device)
+
+        def loss(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> Tensor:
+            rows, images = batch
+            return _divergence(explainer, images, target[rows])
+
+        def validate() -> float:
+            parts = zip(x_val.split(_BATCH), target_val.split(_BATCH), strict=True)
+            return sum(len(a) * float(_divergence(explainer, a, b)) for a, b in parts) / len(x_val)
+
+        recipe = recipes.resolve("default", len(x), game.players, images=True)
+        training = self.training or recipe.explainer
+        self.losses_ = train(explainer, loss, len(x), training, run, "CXPlain", validate, fetch=partial(batches, x))
+        self.network_, self.schema_, self.partition_ = explainer, game.schema_, game.partition_
+        return self
+
+    def explain(self, X: Any) -> NDArray[np.float64]:
+        """The share of each player in the rise of the loss: (n, rows, columns) on a grid, else (n, players).
+
+        There is one map for an image, whatever the class: what is explained is the loss.
+        """
+        if not hasattr(self, "network_"):
+            raise NotFittedError("this CXPlain is not fitted: call fit(X) first")
+        x = self.schema_.encode(X)[:].to(self.network_.scale.device)
+        with torch.no_grad():
+            values = torch.cat([self.network_(part).softmax(1) for part in x.split(_BATCH)])
+        return maps(values.double(), self.partition_, upsample=False)[..., 0]
+
+    def __call__(self, X: Any) -> NDArray[np.float64]:
+        return self.explain(X)
+
+    def _build(self, players: Partition, x: Tensor, run: Run) -> ExplainerNetwork:
+        """The network from images to values (n, players, 1), whose softmax is the explanation."""
+        given = self.explainer or (Backbone() if isinstance(self.network, nn.Module) else UNet())
+        with run.isolated("CXPlain weights"):
+            if isinstance(given, nn.Module):
+                body: nn.Module = MapsOf(copy.deepcopy(given), players)
+            else:
+                body = given.build(self.network, players, 1, x)
+        return ExplainerNetwork(nn.Identity(), body, len(players), 1)
+
+
+def _labels(labels: ArrayLike | None, x: Tensor, some: Tensor, game: Baseline, argument: str) -> Tensor:
+    """The classes of some of the images: as given for all of them, or as predicted."""
+    if labels is None:
+        return game.predict(x[some]).argmax(1)
+    return torch.from_numpy(class_numbers(labels, len(x), game.outputs, argument)).to(x.device)[some]
+
+
+def _targets(game: Baseline, x: Tensor, labels: Tensor, run: Run) -> Tensor:
+    """How the rise of the loss without each player is shared by them, (n, players), float32.
+
+    The game's values are the logarithms of the classes' probabilities.
+    """
+    but_one = ~torch.eye(game.players, dtype=torch.bool, device=x.device)
+    parts = []
+    with run.bar(len(x), "leaving players out", "image") as bar:
+        for rows in torch.arange(len(x), device=x.device).split(max(1, _EVALUATIONS // game.players)):
+            whole = grand_values(game, x[rows], rows)
+            left = evaluate(game, x[rows], but_one.expand(len(rows), -1, -1), rows)
+            label = labels[rows][:, None]
+            rise = whole.gather(1, label) - left.gather(2, label[:, None].expand(-1, game.players, -1))[..., 0]
+            rise = rise.clamp(min=_TINY)
+            parts.append(rise / rise.sum(1, keepdim=True))
+            bar.update(len(rows))
+    return torch.cat(parts).float()
+
+
+def _divergence(explainer: nn.Module, images: Tensor, target: Tensor) -> Tensor:
+    """The mean Kullback-Leibler divergence of the explainer's distribution over players from the target's."""
+    logarithms = explainer(images)[..., 0].log_softmax(1)
+    return functional.kl_div(logarithms, target, reduction="batchmean")

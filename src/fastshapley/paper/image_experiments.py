@@ -1,0 +1,448 @@
+"""The pieces that the paper's experiments on images are made of, each computed once and kept."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fastshapley import baselines, recipes
+from fastshapley.checkpoints import Checkpoint
+from fastshapley.coalitions import sample_all_alike
+from fastshapley.curves import Curves, removal_curves
+from fastshapley.estimators import kernel
+from fastshapley.explainer import FastSHAP
+from fastshapley.image_datasets import Imagenette, load_cifar10
+from fastshapley.images import ImageSchema
+from fastshapley.models import ModelFunction, trial_rows
+from fastshapley.networks.pixels import MEAN
+from fastshapley.networks.pretrained import load_classifier
+from fastshapley.paper import store
+from fastshapley.paper.store import Arrays, Store, game_arrays, game_from
+from fastshapley.players import Partition, Superpixels
+from fastshapley.recipes import Recipe
+from fastshapley.rows import batches
+from fastshapley.training import Run, Training, one_thread, train
+from fastshapley.value_functions import Problem, Surrogate
+
+METHODS = (
+    "FastSHAP",
+    "KernelSHAP",
+    "KernelSHAP-S",
+    "GradCAM",
+    "Integrated Gradients",
+    "SmoothGrad",
+    "DeepSHAP",
+    "CXPlain",
+    "Random",
+)
+SLOW = ("KernelSHAP", "KernelSHAP-S")  # on fewer images
+EVALUATORS = ("paper", "uniform")
+_BACKGROUND = 10  # images for DeepSHAP
+_SEED = 0
+_MADE_BY = (
+    "baselines",
+    "coalitions",
+    "curves",
+    "estimators",
+    "explainer",
+    "fitting",
+    "image_datasets",
+    "images",
+    "lessons",
+    "models",
+    "networks",
+    "objective",
+    "paper/image_experiments",
+    "persistence",
+    "players",
+    "recipes",
+    "rows",
+    "training",
+    "value_functions",
+)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images, the classifier that is explained, and another one, from which the second evaluator starts.
+
+    tuning: epochs of training on the labels, for a classifier that comes from larger images.
+    """
+
+    name: str
+    size: int
+    grid: int
+    classifier: str
+    other: str
+    tuning: int = 0
+
+
+SETS = {
+    "cifar10": ImageSet("cifar10", 32, 16, "resnet20", "resnet56"),
+    "imagenette": ImageSet("imagenette", 112, 14, "squeezenet", "mobilenet_v2", tuning=8),
+}
+
+
+@dataclass(frozen=True)
+class ImageScale:
+    """How much of everything.
+
+    images: to train on, None for all. epochs: of the surrogate and of the evaluators. share: of the explainer's
+    steps and evaluations. test, slow, compared: images that methods, slow methods, and errors are measured on.
+    truth: evaluations a player for the truth. left_out: images that CXPlain learns from. shares: of the training
+    images, for the robustness to limited data; robustness: of the explainer's steps there.
+    """
+
+    images: int | None = None
+    epochs: int = 10
+    share: float = 1.0
+    test: int = 1000
+    slow: int = 100
+    compared: int = 50
+    truth: int = 64
+    left_out: int = 4000
+    shares: tuple[float, ...] = (0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 0.85, 0.95)
+    robustness: float = 0.25
+
+
+FULL = ImageScale()
+QUICK = ImageScale(
+    images=1000, epochs=2, share=0.05, test=100, slow=4, compared=4, truth=8, left_out=64, shares=(0.1, 0.5)
+)  # a look at everything, not the paper's figures
+
+
+@dataclass(frozen=True, order=True)
+class Piece:
+    """Something to compute: a kind, and which one of it."""
+
+    kind: str
+    name: str = ""
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Images from 0 to 1, (n, 3, size, size), for training, validation and tests, and labels of the first two."""
+
+    x: Tensor
+    labels: Tensor
+    x_val: Tensor
+    labels_val: Tensor
+    x_test: Tensor
+    classes: tuple[str, ...]
+
+
+@cache
+def load_images(chosen: ImageSet, scale: ImageScale) -> Photographs:
+    """A tenth of the training images are for validation, and some of the test images are drawn, by a fixed seed."""
+    if chosen.name == "cifar10":
+        train_set, test_set = load_cifar10("train"), load_cifar10("test")
+        x, labels, classes = train_set.images.float() / 255, train_set.labels, train_set.classes
+        tests = test_set.images.float() / 255
+    else:
+        files, test_files = Imagenette("train", chosen.size), Imagenette("val", chosen.size)
+        x, labels, classes = torch.stack([image for image, _ in files]), files.labels, files.classes  # type: ignore[attr-defined]
+        tests = torch.stack([image for image, _ in test_files])  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(_SEED)
+    order = torch.randperm(len(x), generator=generator)[: scale.images]
+    held = max(1, len(order) // 10)
+    some = torch.randperm(len(tests), generator=generator)[: scale.test]
+    val, rest = order[:held], order[held:]
+    return Photographs(x[rest], labels[rest], x[val], labels[val], tests[some], classes)
+
+
+class ImageExperiments:
+    """Networks, explanations and curves for one set of images at one scale, from a store or computed into it."""
+
+    def __init__(self, kept: Store, chosen: ImageSet, scale: ImageScale) -> None:
+        self.store, self.set, self.scale = kept, chosen, scale
+
+    def stages(self) -> list[list[Piece]]:
+        """All that the experiments need; pieces of a stage build on those before."""
+        networks = [Piece("surrogate"), *(Piece("evaluator", name) for name in EVALUATORS), Piece("CXPlain")]
+        explainers = [Piece("explainer"), *(Piece("explainer", share=share) for share in self.scale.shares)]
+        values = [Piece("values", name) for name in METHODS if name != "FastSHAP"]
+        return [[Piece("model")], networks, [*explainers, Piece("truth"), *values], [Piece("times")]]
+
+    def has(self, piece: Piece) -> bool:
+        return self.store.has(piece.kind, self._settings(piece))
+
+    def compute(self, piece: Piece) -> None:
+        """See to it that a piece is in the store."""
+        with one_thread():
+            self.get(piece)
+
+    def get(self, piece: Piece) -> Arrays:
+        """What a piece is, computed now or before."""
+        ways: dict[str, Callable[[Piece, Checkpoint], dict[str, Any]]] = {
+            "model": self._model,
+            "surrogate": self._surrogate,
+            "evaluator": self._evaluator,
+            "CXPlain": self._cxplain,
+            "explainer": self._explainer,
+            "values": self._values,
+            "truth": self._truth,
+            "times": self._times,
+        }
+        return self.store.remember(
+            piece.kind, self._settings(piece), lambda checkpoint: ways[piece.kind](piece, checkpoint)
+        )
+
+    @cached_property
+    def images(self) -> Photographs:
+        return load_images(self.set, self.scale)
+
+    @cached_property
+    def players(self) -> Partition:
+        return Superpixels(self.set.grid, fill=MEAN).bind_image(self.schema.shape)
+
+    @cached_property
+    def schema(self) -> ImageSchema:
+        return ImageSchema("tensor", (3, self.set.size, self.set.size), "float32", 0.0, 1.0)
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """The classifier that is explained."""
+        network = load_classifier(self.set.classifier)
+        if self.set.tuning:
+            network.load_state_dict({name: torch.from_numpy(a) for name, a in self.get(Piece("model")).items()})
+        return network
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """The classes that it predicts for the test images, (n,)."""
+        with torch.no_grad():
+            parts = [self.network(part).argmax(1) for part in self.images.x_test.split(64)]
+        return torch.cat(parts).numpy()
+
+    def game(self) -> Surrogate:
+        """The fitted surrogate."""
+        return self._game(self.get(Piece("surrogate")), self.network)
+
+    def explainer(self, share: float = 1.0) -> FastSHAP:
+        """The fitted explainer."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "explainer"
+            path.write_bytes(self.get(Piece("explainer", share=share))["file"].tobytes())
+            return FastSHAP.load(path, model=self.network)
+
+    def values(self, method: str, share: float = 1.0) -> NDArray[np.float64]:
+        """What a method makes of the predicted class, for the test images or the first of them: (n, players)."""
+        if method == "FastSHAP":
+            found = self.all_values(share)
+            return found[np.arange(len(found)), :, self.labels]
+        return self.get(Piece("values", method))["values"]
+
+    def all_values(self, share: float = 1.0) -> NDArray[np.float64]:
+        """FastSHAP's values for every class: (n, players, classes)."""
+        return self.get(Piece("explainer", share=share))["values"]
+
+    def curves(self, method: str, evaluator: str, share: float = 1.0, images: int | None = None) -> Curves:
+        """A method's inclusion and exclusion curves, on its images or on the first of them."""
+        values = self.values(method, share)[:images]
+        found = self._game(self.get(Piece("evaluator", evaluator)), self._start_of(evaluator))
+        body = found.network_.body.eval()
+
+        def predict(images: Tensor) -> Tensor:
+            return body(images).softmax(1)
+
+        x, labels = self.images.x_test[: len(values)], self.labels[: len(values)]
+        return removal_curves(predict, x, values, self.players, labels)
+
+    def _model(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The classifier, trained on for the size of these images."""
+        network, images = load_classifier(self.set.classifier), self.images
+
+        def loss(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> Tensor:
+            return functional.cross_entropy(network(batch[1]), images.labels[batch[0]])
+
+        def validate() -> float:
+            parts = zip(images.x_val.split(64), images.labels_val.split(64), strict=True)
+            losses = [functional.cross_entropy(network(x), y, reduction="sum") for x, y in parts]
+            return float(torch.stack(losses).sum()) / len(images.x_val)
+
+        if self.set.tuning:
+            options = _training(self.set.tuning, learning_rate=2e-4)
+            run = Run(_SEED, checkpoint)
+            train(
+                network, loss, len(images.x), options, run, "model", validate, fetch=lambda n: batches(images.x, n)
+            )
+        return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+
+    def _surrogate(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        start = time.perf_counter()
+        fitted = Surrogate().fit(self._problem(), Run(_SEED, checkpoint))
+        assert isinstance(fitted, Surrogate)
+        return {**game_arrays(fitted), "losses": fitted.losses_, "seconds": time.perf_counter() - start}
+
+    def _evaluator(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        """As the surrogate, but for the paper's coalitions, or from another network."""
+        new = (
+            Surrogate(sampler=sample_all_alike) if piece.name == "paper" else Surrogate(self._start_of(piece.name))
+        )
+        fitted = new.fit(self._problem(), Run(_SEED + 1, checkpoint))
+        assert isinstance(fitted, Surrogate)
+        return {**game_arrays(fitted), "losses": fitted.losses_}
+
+    def _explainer(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        images = self.images
+        x = images.x[: max(1, int(piece.share * len(images.x)))]
+        start = time.perf_counter()
+        explainer = FastSHAP(
+            self.network,
+            value_function=self.game(),
+            players=Superpixels(self.set.grid, fill=MEAN),
+            link="logit",
+            logits=True,
+            recipe=self._recipe(piece.share),
+            random_state=_SEED,
+            progress=False,
+        ).fit(x, images.x_val, checkpoint=checkpoint.directory)
+        seconds = time.perf_counter() - start
+        with tempfile.TemporaryDirectory() as folder:
+            explainer.save(Path(folder) / "explainer")
+            file = (Path(folder) / "explainer").read_bytes()
+        values = explainer.shap_values(images.x_test)
+        return {
+            "file": np.frombuffer(file, dtype=np.uint8),
+            "values": values.reshape(len(values), len(self.players), -1).astype(np.float32),
+            "losses": explainer.losses_,
+            "seconds": seconds,
+        }
+
+    def _cxplain(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        images = self.images
+        start = time.perf_counter()
+        options = recipes.default_images(len(images.x)).explainer
+        fitted = baselines.CXPlain(
+            self.network,
+            self.players,
+            training=options,
+            rows=self.scale.left_out,
+            random_state=_SEED,
+            progress=False,
+        ).fit(images.x)
+        seconds = time.perf_counter() - start
+        return {"values": fitted(images.x_test), "seconds": seconds}
+
+    def _values(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        count = self.scale.slow if piece.name in SLOW else self.scale.test
+        x, labels = self.images.x_test[:count], self.labels[:count]
+        values = self._explain(piece.name, x, labels)
+        return {"values": values.reshape(len(values), len(self.players))}
+
+    def _explain(self, method: str, x: Tensor, labels: NDArray[np.int64] | None) -> NDArray[np.float64]:
+        """A method's values of the given class of each image, or of all classes."""
+        network, players = self.network, self.players
+        if method == "KernelSHAP":
+            return baselines.kernel_shap(network, x, players, classes=labels)
+        if method == "KernelSHAP-S":
+            return baselines.kernel_shap_s(self.explainer(), x, classes=labels)
+        if method == "GradCAM":
+            return baselines.grad_cam(network, x, players, classes=labels)
+        if method == "Integrated Gradients":
+            return baselines.integrated_gradients(network, x, players, classes=labels)
+        if method == "SmoothGrad":
+            return baselines.smooth_grad(network, x, players, classes=labels)
+        if method == "DeepSHAP":
+            return baselines.deep_shap(network, x, players, self.images.x[:_BACKGROUND], classes=labels)
+        if method == "CXPlain":
+            return self.get(Piece("CXPlain"))["values"][: len(x)]
+        return baselines.random_ranking(x, players, len(self.images.classes), classes=labels)
+
+    def _truth(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Converged values of some images in the surrogate's game, and KernelSHAP-S on its way there."""
+        game, x = self.game(), self.images.x_test[: self.scale.compared]
+        budget = self.scale.truth * game.players
+        truth = kernel(game, x, budget=budget, sampling="leverage", random_state=1)
+        way = kernel(game, x, budget=budget // 2, history=True, random_state=0)
+        return {
+            "values": truth.values,
+            "stderr": truth.stderr,
+            "budgets": way.budgets,
+            "history": way.history.astype(np.float32),
+        }
+
+    def _times(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Seconds to explain one image, the quickest of some rounds in which every method has its turn."""
+        explainer = self.explainer()
+        quick, slow = self.images.x_test[:64], self.images.x_test[:1]
+        found: dict[str, float] = {}
+
+        def note(name: str, work: Callable[[], Any], images: int) -> None:
+            start = time.perf_counter()
+            work()
+            found[name] = min(found.get(name, np.inf), (time.perf_counter() - start) / images)
+
+        for _ in range(3):
+            note("FastSHAP", lambda: explainer.shap_values(quick), len(quick))
+            for method in METHODS[1:]:
+                if method in ("CXPlain", "Random"):  # the one is FastSHAP's own network, the other no method
+                    continue
+                x = slow if method in SLOW else quick
+                note(method, lambda m=method, x=x: self._explain(m, x, self.labels[: len(x)]), len(x))  # type: ignore[misc]
+            note("GradCAM, all classes", lambda: self._explain("GradCAM", quick, None), len(quick))
+        return found
+
+    def _start_of(self, evaluator: str) -> nn.Module:
+        return self.network if evaluator == "paper" else load_classifier(self.set.other)
+
+    def _game(self, arrays: Arrays, network: nn.Module) -> Surrogate:
+        game = game_from(arrays, self.schema, self.players, network)
+        assert isinstance(game, Surrogate)
+        return game
+
+    def _problem(self) -> Problem:
+        images = self.images
+        model = ModelFunction(self.network, self.schema, trial_rows(images.x), logits=True)
+        recipe = replace(self._recipe(1.0), surrogate=(_training(self.scale.epochs, learning_rate=1e-3),))
+        return Problem(model, images.x, images.x_val, self.players, "logit", recipe)
+
+    def _recipe(self, share: float) -> Recipe:
+        """The default recipe for all training images, or for a share of them with less work."""
+        recipe = recipes.default_images(int(share * 0.9 * (self.scale.images or _IMAGES[self.set.name])))
+        part = self.scale.share * (1.0 if share == 1 else self.scale.robustness)
+        if part == 1:
+            return recipe
+        assert recipe.explainer.steps is not None
+        assert recipe.targets is not None
+        steps, evaluations = recipe.explainer.steps, recipe.targets.evaluations
+        return replace(
+            recipe,
+            explainer=replace(recipe.explainer, steps=max(100, int(part * steps))),
+            targets=replace(recipe.targets, evaluations=max(1, int(part * evaluations))),
+        )
+
+    def _settings(self, piece: Piece) -> dict[str, Any]:
+        recipe = asdict(self._recipe(piece.share))
+        return {"made_by": revision(), **asdict(self.set), **asdict(self.scale), **asdict(piece), **recipe}
+
+
+_IMAGES = {"cifar10": 30_000, "imagenette": 3000}  # in the folder of data; the recipe is for so many
+
+
+def revision() -> str:
+    """A hash of the code and the packages that make the results."""
+    return store.revision(_MADE_BY, ("captum", "numpy", "torch"))
+
+
+def _training(epochs: int, learning_rate: float) -> Training:
+    return Training(
+        epochs=epochs,
+        batch_size=64,
+        learning_rate=learning_rate,
+        weight_decay=1e-2,
+        schedule="cosine",
+        clip=1.0,
+    )
