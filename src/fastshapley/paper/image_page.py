@@ -27,7 +27,7 @@ def page(every: Sequence[dict[str, Any]], notes: str | None = None) -> str:
     parts = [
         "# The paper's experiments on images",
         "Each set of images by its own command, which writes this page; its notes are in `images-notes.md`. "
-        "Exclusion: lower is better; inclusion: higher is better. In brackets 95 % bootstrap intervals over images; "
+        "Exclusion: lower is better; inclusion: higher is better. In brackets 95 % bootstrap intervals; "
         "the printed figures are for ResNet-50 at 224 x 224 with 14 x 14 superpixels, ours for the networks and "
         "sizes named, and so not the same quantity. Slow methods are measured on fewer images, as given.",
     ]
