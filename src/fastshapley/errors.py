@@ -16,4 +16,4 @@ class TrainingError(RuntimeError):
 
 
 class FileFormatError(ValueError):
-    """The file is not an explainer, is cut short, or was written by a newer version."""
+    """A file is not what it should be, is cut short, or was written by a newer version."""
