@@ -81,6 +81,13 @@ def by_player(values: Tensor, count: int) -> Tensor:
     return values.unflatten(1, (count, -1))
 
 
+def awaken(network: nn.Module) -> None:
+    """Set to one what starts at zero, and keeps gradients from what is before it."""
+    for parameter in network.parameters():
+        if not parameter.any():
+            nn.init.ones_(parameter)
+
+
 def gradients(network: nn.Module, x: Tensor) -> dict[str, float]:
     """The largest gradient of each parameter, of random weights of the values; NaN for none at all."""
     values = network(x)
@@ -176,7 +183,7 @@ def test_a_users_module_may_return_maps_or_values() -> None:
 def test_by_default_every_size_of_map_up_to_the_grids_is_read(partition: Partition, layers: list[str]) -> None:
     model = Classifier().eval()
     built = Backbone().build(model, partition, 5, X)
-    assert built.config == {"backbone": layers}
+    assert built.config["backbone"] == layers
     assert [head.in_channels for head in built.heads] == [model.maps(X)[name].shape[1] for name in layers]
     assert built(X).shape == (len(X), len(partition) * 5)
 
@@ -223,6 +230,7 @@ def test_a_frozen_model_is_trained_in_the_copy_and_stays_as_it_was() -> None:
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     modes = {name: module.training for name, module in model.named_modules()}
     built = Backbone("layer2").build(model, players(4), 5, X)
+    awaken(built)
     optimizer = torch.optim.SGD(built.parameters(), lr=0.1)
     before = {name: p.detach().clone() for name, p in built.named_parameters() if p.requires_grad}
     built.train()
@@ -273,8 +281,7 @@ def test_what_comes_after_the_last_layer_is_not_run_and_not_trained() -> None:
 
 def test_gradients_reach_all_that_is_run() -> None:
     built = Backbone().build(Classifier(), players(8), 5, X)
-    nn.init.ones_(built.heads[0].weight)  # type: ignore[arg-type]
-    nn.init.ones_(built.heads[1].weight)  # type: ignore[arg-type]
+    awaken(built)
     assert dead(built, X) == ["cut.network.fc.weight", "cut.network.fc.bias"]
 
 

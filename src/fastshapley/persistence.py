@@ -192,13 +192,13 @@ def _build_network(
         encoder, body = TableEncoder(**config["encoder"]), _body(layers, body, "network")
     elif layers is None:
         body = MapsOf(_body(None, body, "network"), players)
-    elif "width" in layers:
+    elif "backbone" not in layers:
         body = UNetMaps(**layers, players=players)
     else:
         given = given if isinstance(given, Backbone) else Backbone()
         if not isinstance(given.network or model, nn.Module):
             raise FileFormatError("the explainer is made of your model's own layers: pass the model as model=")
-        backbone = replace(given, layers=layers["backbone"])
+        backbone = replace(given, layers=layers["backbone"], width=layers["width"])
         body = backbone.build(model, players, outputs // config["players"], torch.zeros(1, *schema.shape))
     return ExplainerNetwork(encoder, body, config["players"], config["outputs"], config["classes"])
 

@@ -25,15 +25,18 @@ _TINY = 1e-7  # probabilities are kept this far from 0 before a logarithm
 
 @dataclass(frozen=True)
 class Backbone:
-    """A classifier's own layers, and from there a 1x1 convolution to one map for each output.
+    """A classifier's own layers, and from there to one map for each output.
 
     layers: the names of the layers to read, as in ``dict(network.named_modules())``, one or several: the maps that
         are made of each are added up. By default the last layer of each size of map that is not finer than the
         grid, and of the coarsest one.
+    width: units for each player that see what lies there, where that is, and the whole of the coarsest maps. With 0
+        there is a 1x1 convolution alone, as in the paper.
     network: where the layers and their first weights are from; by default the model that is explained.
     """
 
     layers: str | Sequence[str] | None = None
+    width: int = 128
     network: nn.Module | None = None
 
     def build(self, model: Any, players: Partition, outputs: int, x: Tensor) -> BackboneMaps:
@@ -45,7 +48,7 @@ class Backbone:
             )
         layers = [self.layers] if isinstance(self.layers, str) else self.layers
         layers = _coarse_layers(network, players, x) if layers is None else list(layers)
-        return BackboneMaps(network, layers, players, outputs, x)
+        return BackboneMaps(network, layers, self.width, players, outputs, x)
 
 
 @dataclass(frozen=True)
@@ -159,37 +162,63 @@ class _ReachedError(Exception):
 
 
 class BackboneMaps(nn.Module):
-    """See `Backbone`. The head of the coarsest maps starts as the classifier's own weights where it has such."""
+    """See `Backbone`. The 1x1 convolution starts as the classifier's own last layer where it has such."""
 
     def __init__(
-        self, network: nn.Module, layers: Sequence[str], players: Partition, outputs: int, x: Tensor
+        self, network: nn.Module, layers: Sequence[str], width: int, players: Partition, outputs: int, x: Tensor
     ) -> None:
         """``x`` are some images, from which the sizes of the maps are found."""
         super().__init__()
-        self.config = {"backbone": list(layers)}
+        self.config = {"backbone": list(layers), "width": width}
         self.cut, self.to_players = Cut(network, layers), ToPlayers(players)
         with evaluating(self.cut):
             maps = self.cut(x[:1])
         for name, made in zip(layers, maps, strict=True):
             if not isinstance(made, Tensor) or made.ndim != 4:
                 raise InputError(f"network: layer {name!r} does not make maps (b, channels, height, width)")
-        self.heads = nn.ModuleList(nn.Conv2d(made.shape[1], outputs, 1) for made in maps)
-        coarsest = min(range(len(maps)), key=lambda i: maps[i].shape[2] * maps[i].shape[3])
-        for i, head in enumerate(self.heads):
-            assert isinstance(head, nn.Conv2d)
-            assert head.bias is not None
-            nn.init.zeros_(head.bias)
-            if i != coarsest:
+        self.coarsest = min(range(len(maps)), key=lambda i: maps[i].shape[2] * maps[i].shape[3])
+        heads = [nn.Conv2d(made.shape[1], outputs, 1) for made in maps]
+        for i, head in enumerate(heads):
+            nn.init.zeros_(head.bias)  # type: ignore[arg-type]
+            if i != self.coarsest:
                 nn.init.zeros_(head.weight)
             elif (weight := _classifier(network, maps[i].shape[1], outputs)) is not None:
                 with torch.no_grad():
                     head.weight.copy_((weight - weight.mean(0))[:, :, None, None] / len(players))
+        self.heads = nn.ModuleList(heads)
+        self.context = Context(maps, self.coarsest, players, outputs, width) if width else None
         for parameter in _unused(self.cut, x[:1]):
             parameter.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        values = [self.to_players(head(made)) for head, made in zip(self.heads, self.cut(x), strict=True)]
-        return torch.stack(values).sum(0)
+        maps = self.cut(x)
+        values = torch.stack([self.to_players(head(made)) for head, made in zip(self.heads, maps, strict=True)])
+        return values.sum(0) if self.context is None else values.sum(0) + self.to_players(self.context(maps))
+
+
+class Context(nn.Module):
+    """Maps of several sizes to one of values, (b, outputs, h, w), where each place knows of the whole image.
+
+    What a patch adds depends on all the others. It starts at zero.
+    """
+
+    def __init__(self, maps: Sequence[Tensor], coarsest: int, players: Partition, outputs: int, width: int) -> None:
+        super().__init__()
+        self.coarsest = coarsest
+        self.grid = players.grid or tuple(maps[0].shape[2:])
+        self.local = nn.ModuleList(nn.Conv2d(made.shape[1], width, 1, bias=False) for made in maps)
+        self.whole = nn.Sequential(nn.Flatten(), nn.Linear(maps[coarsest].numel(), width), nn.SiLU())
+        self.mixed = nn.Linear(width, width)
+        self.place = nn.Parameter(0.1 * torch.randn(1, width, *self.grid))
+        self.hidden = nn.Sequential(nn.SiLU(), nn.Conv2d(width, width, 1), nn.SiLU(), nn.Conv2d(width, outputs, 1))
+        for parameter in self.hidden[-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        local = [resized(layer(made), self.grid) for layer, made in zip(self.local, maps, strict=True)]
+        whole: Tensor = self.mixed(self.whole(maps[self.coarsest]))
+        result: Tensor = self.hidden(torch.stack(local).sum(0) + self.place + whole[:, :, None, None])
+        return result
 
 
 class UNetMaps(nn.Module):
