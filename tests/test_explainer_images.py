@@ -629,7 +629,7 @@ class TestWrongInput:
             (Items(X[:0]), "X has no rows"),
             (X.flatten(1), r"shape \(96, 64\): pass images"),
             (np.zeros((4, 8, 8, 1)), "channels last"),
-            (Endless(), "pass a Dataset with a length"),
+            (Endless(), "or a Dataset with a length"),
         ],
     )
     def test_at_fit(self, images: Any, message: str) -> None:
@@ -834,36 +834,32 @@ class TestLongRuns:
             explainer(value_function="baseline", network=other).fit(X, checkpoint=tmp_path)
 
 
-class TestWhatIsWrongAsYet:
-    @pytest.mark.xfail(strict=True, raises=RuntimeError, reason="a stream of no rows is stacked")
+class TestEdges:
     def test_a_dataset_of_no_images(self, fitted: FastSHAP) -> None:
         assert fitted.shap_values(Items(X[:0])).shape == (0, 2, 2, 3)
 
-    @pytest.mark.xfail(strict=True, raises=TypeError, reason="encode does not check what of() checks")
     def test_a_dataset_without_a_length_at_explain_time(self, fitted: FastSHAP) -> None:
-        with pytest.raises(InputError, match="pass a Dataset with a length"):
+        with pytest.raises(InputError, match="or a Dataset with a length"):
             fitted(Endless())
 
-    @pytest.mark.xfail(strict=True, reason="a DataLoader draws a seed from torch's global generator")
     def test_explaining_a_dataset_leaves_the_global_generator_as_it_was(self, fitted: FastSHAP) -> None:
         state = torch.get_rng_state()
         fitted.shap_values(Items(X[:10]))
         assert torch.equal(torch.get_rng_state(), state)
 
-    @pytest.mark.xfail(strict=True, reason="a DataLoader draws a seed from the generator that dropout draws from")
     def test_with_dropout_too_any_container_gives_the_same_bytes(self) -> None:
         model = network(dropout=0.5)
         first, second = (explainer(model).fit(images).shap_values(X[:10]) for images in (X, Items(X)))
         assert first.tobytes() == second.tobytes()
 
-    @pytest.mark.xfail(strict=True, reason="images are taken for a table before players are looked at")
-    @pytest.mark.parametrize("given", [False, True], ids=["new game", "fitted game"])
-    def test_images_without_superpixels(self, fitted: FastSHAP, given: bool) -> None:
-        game = fitted.value_function_ if given else "baseline"
+    def test_images_without_superpixels(self) -> None:
         with pytest.raises(InputError, match="Superpixels"):
-            explainer(players=None, value_function=game).fit(X)
+            explainer(players=None, value_function="baseline").fit(X)
 
-    @pytest.mark.xfail(strict=True, reason="safetensors takes no tensors that share memory")
+    def test_a_fitted_game_has_its_players(self, fitted: FastSHAP) -> None:
+        again = explainer(players=None, value_function=fitted.value_function_).fit(X)
+        assert again.shap_values(X[:3]).shape == (3, 2, 2, 3)
+
     def test_a_model_that_names_a_layer_twice_is_saved(self, tmp_path: Path) -> None:
         class Twice(nn.Module):
             def __init__(self) -> None:
@@ -878,7 +874,6 @@ class TestWhatIsWrongAsYet:
         fitted.save(tmp_path / "file")
         assert FastSHAP.load(tmp_path / "file", model=Twice()).shap_values(X).shape == (len(X), 2, 2, 3)
 
-    @pytest.mark.xfail(strict=True, reason="what the model's layers lack is told as for a network that is built")
     @pytest.mark.parametrize(
         "model",
         [
@@ -897,7 +892,6 @@ class TestWhatIsWrongAsYet:
         else:
             pytest.fail("it was taken")
 
-    @pytest.mark.xfail(strict=True, reason="an image is counted as its channels")
     def test_thinned_games_of_images_stay_within_their_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """MEMORY is the bytes of mixed rows that are built at once; here those of 100 images."""
         sizes = []

@@ -435,7 +435,6 @@ class OneRelu(nn.Module):
         return self.fc(self.relu(self.conv2(self.relu(self.conv1(x)))).mean((2, 3)))
 
 
-@pytest.mark.xfail(strict=True, reason="the maps are those of the layer's first call, not of its last")
 @pytest.mark.parametrize("grid", [2, 8])
 def test_a_layer_that_is_used_twice_is_read_where_it_was_chosen(grid: int) -> None:
     """By default the coarsest maps are read, of 4 x 4, and on a grid of 8 x 8 those of 8 x 8 too."""
@@ -444,7 +443,6 @@ def test_a_layer_that_is_used_twice_is_read_where_it_was_chosen(grid: int) -> No
     assert sizes == ([(4, 8, 8)] if grid == 8 else []) + [(6, 4, 4)]
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="a layer that is not run is not noticed")
 def test_a_layer_that_the_network_does_not_run() -> None:
     model = Classifier()
     model.auxiliary = nn.Conv2d(4, 4, 1)
@@ -452,7 +450,6 @@ def test_a_layer_that_the_network_does_not_run() -> None:
         Backbone("auxiliary").build(model, players(4), 5, X)
 
 
-@pytest.mark.xfail(strict=True, reason="the mean over the outputs, of which there is one, is taken off")
 def test_the_head_of_a_single_output_starts_as_the_class_activation_map_too() -> None:
     built = Backbone("layer3").build(Classifier(1), players(2), 1, X)
     weight = built.heads[0].weight
@@ -460,26 +457,22 @@ def test_the_head_of_a_single_output_starts_as_the_class_activation_map_too() ->
     assert weight.any()
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="gradients are asked for of no parameters")
 def test_layers_without_weights() -> None:
     model = nn.Sequential(nn.AvgPool2d(2), nn.Flatten())
     assert Backbone("0").build(model, players(4), 2, X)(X).shape == (len(X), 32)
 
 
-@pytest.mark.xfail(strict=True, reason="between the centres, where one side is finer and the other coarser")
 def test_maps_that_are_finer_one_way_and_coarser_the_other_are_averaged_the_one_way() -> None:
     made = torch.zeros(1, 1, 4, 8)
     made[..., 0] = 1
     torch.testing.assert_close(ToPlayers(players((8, 1)))(made), torch.full((1, 8), 1 / 8))
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="a group norm of one channel and one pixel")
 @pytest.mark.parametrize(("width", "grid"), [(4, 2), (4, 1), (8, 1)])
 def test_a_narrow_unet_explains_one_image(width: int, grid: int) -> None:
     assert UNet(width).build(None, players(grid), 2, X)(X[:1]).shape == (1, 2 * grid**2)
 
 
-@pytest.mark.xfail(strict=True, reason="of one number a group norm leaves nothing")
 @pytest.mark.parametrize(("width", "grid"), [(4, 2), (4, 1), (8, 1)])
 def test_every_parameter_of_a_narrow_unet_gets_a_gradient(width: int, grid: int) -> None:
     assert dead(UNet(width).build(None, players(grid), 2, X), X) == []

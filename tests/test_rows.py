@@ -139,7 +139,6 @@ def test_what_a_dataset_raises_comes_out(workers: int) -> None:
 # what is wrong as yet
 
 
-@pytest.mark.xfail(strict=True, raises=OSError, reason="what a dataset raises does not say for which item")
 def test_what_a_dataset_raises_is_told_with_the_items_number() -> None:
     try:
         stream(dataset=Items(make=broken_number_7))[:]
@@ -148,12 +147,10 @@ def test_what_a_dataset_raises_is_told_with_the_items_number() -> None:
             raise
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="a stream of no rows is stacked")
 def test_no_rows_are_a_tensor_of_no_rows() -> None:
     assert stream()[:0].shape == IMAGES[:0].shape
 
 
-@pytest.mark.xfail(strict=True, reason="a DataLoader draws a seed from torch's global generator")
 def test_reading_leaves_the_global_generator_as_it_was() -> None:
     state = torch.get_rng_state()
     list(stream().split(8))

@@ -128,10 +128,12 @@ class FastSHAP(BaseEstimator):
         self._check_parameters()
         # codes of categories mean the same to a game fitted before as to this explainer
         given = self.value_function
-        images = isinstance(self.players, Superpixels)
-        schema: Schema | ImageSchema = ImageSchema.of(X) if images else Schema.of(X)
+        schema: Schema | ImageSchema
         if isinstance(given, TableGame) and _is_fitted(given):
             schema = given.schema_
+        else:
+            schema = ImageSchema.of(X) if isinstance(self.players, Superpixels) else Schema.of(X)
+        images = isinstance(schema, ImageSchema)
         x = schema.encode(X).to(self._device())
         x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
         for argument, rows in (("X", x), ("X_val", x_val)):
@@ -319,15 +321,16 @@ class FastSHAP(BaseEstimator):
 
     def _partition(self, schema: Schema | ImageSchema) -> Partition:
         """The players: as asked for, or as a game that is given fitted has them."""
-        if isinstance(schema, ImageSchema):
-            if not isinstance(self.players, Superpixels):
-                raise InputError("players is None, and there are images: use Superpixels(grid=14)")
-            partition = self.players.bind_image(schema.shape)
-        else:
-            if isinstance(self.players, Superpixels):
-                raise InputError("players is Superpixels, but the value function was fitted to a table")
-            partition = (self.players or Features()).bind(schema.names)
         game = self.value_function
+        if isinstance(schema, ImageSchema) != isinstance(self.players, Superpixels) and self.players is not None:
+            kind = "images" if isinstance(schema, ImageSchema) else "a table"
+            raise InputError(f"players is {self.players!r}, but the value function was fitted to {kind}")
+        if isinstance(self.players, Superpixels):
+            partition = self.players.bind_image(schema.shape)  # type: ignore[union-attr]
+        elif isinstance(schema, ImageSchema):
+            partition = game.partition_
+        else:
+            partition = (self.players or Features()).bind(schema.names)
         if not _is_fitted(game):
             return partition
         if isinstance(game, TableGame):

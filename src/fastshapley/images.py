@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from fastshapley.rows import Rows, Stream
 
 Container = Literal["tensor", "array", "dataset"]
 _CHANNELS = (1, 3, 4)  # that an image may have, if it is to be told from one whose channels come last
+_LOOK = 16  # images of a Dataset that are looked at
 _RANGE = 8.0  # times as wide a range of pixels as at fit is another encoding, 0 to 255 where it was 0 to 1
 
 
@@ -44,17 +45,14 @@ class ImageSchema:
 
     @classmethod
     def of(cls, X: Any) -> ImageSchema:
-        """The schema of some images; of a Dataset's, the first ones are looked at."""
+        """The schema of some images; of a Dataset's, some are looked at, twice."""
         if _is_dataset(X):
-            dataset = X.dataset if isinstance(X, DataLoader) else X
-            if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-                raise InputError(
-                    f"X is a {type(dataset).__name__}: pass a Dataset with a length and items by number"
-                )
+            dataset, _ = _dataset(X, "X")
             if len(dataset) == 0:
                 raise InputError("X has no rows")
-            some = [_image(dataset[i]) for i in range(min(16, len(dataset)))]
-            if not torch.equal(some[0].nan_to_num(), _image(dataset[0]).nan_to_num()):
+            numbers = np.linspace(0, len(dataset) - 1, min(_LOOK, len(dataset))).astype(int).tolist()
+            some, again = ([_image(dataset[i]) for i in numbers] for _ in range(2))
+            if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(some, again, strict=True)):
                 raise InputError(
                     "X is a Dataset that gives another image each time: turn its random transforms off"
                 )
@@ -71,9 +69,8 @@ class ImageSchema:
     def encode(self, X: Any, argument: str = "X") -> Rows:
         """The images as one float32 tensor (n, channels, height, width), or as a stream of such; checked."""
         if _is_dataset(X):
-            loaded = isinstance(X, DataLoader)
-            dataset, workers = (cast(Any, X.dataset), X.num_workers) if loaded else (X, 0)
-            return Stream(dataset, _Reader(self, argument), torch.arange(len(dataset)), workers)
+            dataset, workers = _dataset(X, argument)
+            return Stream(dataset, _Reader(self, argument), torch.arange(len(dataset)), self.shape, workers)
         x = _as_tensor(X, argument)
         self._check(x, argument)
         return x.float()
@@ -127,6 +124,17 @@ def _is_dataset(X: Any) -> bool:
     return not (isinstance(X, Tensor | np.ndarray | list | tuple) or hasattr(X, "__array__"))
 
 
+def _dataset(X: Any, argument: str) -> tuple[Any, int]:
+    """A Dataset, or that of a DataLoader, and by how many workers it is read."""
+    dataset, workers = (X.dataset, X.num_workers) if isinstance(X, DataLoader) else (X, 0)
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        what = type(dataset).__name__
+        raise InputError(
+            f"{argument} is a {what}: pass a tensor, an array, or a Dataset with a length and items by number"
+        )
+    return dataset, workers
+
+
 def _image(item: Any, where: str = "an item of X") -> Tensor:
     image = item[0] if isinstance(item, tuple | list) else item
     if isinstance(image, np.ndarray):
@@ -148,10 +156,16 @@ def _check_alike(images: Sequence[Tensor]) -> None:
 def _as_tensor(X: Any, argument: str) -> Tensor:
     if isinstance(X, Tensor):
         return X.detach()
-    array = np.asarray(X)
+    try:
+        array = np.asarray(X)
+    except ValueError as error:
+        raise InputError(
+            f"{argument} has images of several shapes: resize them to one ({error})"
+        ) from error
     if array.dtype.kind not in "biuf":
         raise InputError(f"{argument} has dtype {array.dtype}: pass images as numbers")
-    return torch.from_numpy(np.ascontiguousarray(array))
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _check_layout(x: Tensor, argument: str) -> None:

@@ -67,7 +67,8 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     }
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"value_function.{name}": tensor for name, tensor in game_tensors.items()}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # clones: a module may have a layer by two names, and safetensors wants each number once
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     metadata = {_KEY: json.dumps(config)}
     write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
 
@@ -199,7 +200,10 @@ def _build_network(
         if not isinstance(given.network or model, nn.Module):
             raise FileFormatError("the explainer is made of your model's own layers: pass the model as model=")
         backbone = replace(given, layers=layers["backbone"], width=layers["width"])
-        body = backbone.build(model, players, outputs // config["players"], torch.zeros(1, *schema.shape))
+        try:
+            body = backbone.build(model, players, outputs // config["players"], torch.zeros(1, *schema.shape))
+        except Exception as error:  # whatever another network raises
+            raise FileFormatError(f"the network is not the one that the file has weights of: {error}") from error
     return ExplainerNetwork(encoder, body, config["players"], config["outputs"], config["classes"])
 
 

@@ -43,9 +43,7 @@ class Partition:
         >>> Partition(("a", "b"), (0, 1, 1)).mask(torch.tensor([False, True]))
         tensor([False,  True,  True])
         """
-        if self.owner == self._everyone:
-            return s.unflatten(-1, self.shape) if self.shape else s
-        shown = s[..., torch.tensor(self.owner, device=s.device)]
+        shown = s if self._one_to_one else s[..., self._index.to(s.device)]
         return shown.unflatten(-1, self.shape) if self.shape else shown
 
     def members(self, player: int) -> list[int]:
@@ -57,8 +55,12 @@ class Partition:
         return torch.tensor(self.fill, dtype=like.dtype, device=like.device).reshape(1, -1, 1, 1)
 
     @cached_property
-    def _everyone(self) -> tuple[int, ...]:
-        return tuple(range(len(self.names)))
+    def _one_to_one(self) -> bool:
+        return self.owner == tuple(range(len(self.names)))
+
+    @cached_property
+    def _index(self) -> Tensor:
+        return torch.tensor(self.owner)
 
 
 @dataclass(frozen=True)

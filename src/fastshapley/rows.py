@@ -15,8 +15,8 @@ Rows = Any  # a tensor of rows, or a `Stream` of them
 class Stream:
     """The rows of a torch Dataset, read through a DataLoader.
 
-    ``read`` makes a tensor of one item of the dataset, given its number, or raises; ``numbers`` are those of the
-    items. ``workers`` processes read ahead.
+    ``read`` makes a tensor of one item of the dataset, of ``shape``, given its number, or raises; ``numbers`` are
+    those of the items. ``workers`` processes read ahead.
     """
 
     def __init__(
@@ -24,10 +24,11 @@ class Stream:
         dataset: Any,
         read: Callable[[Any, int], Tensor],
         numbers: Tensor,
+        shape: tuple[int, ...],
         workers: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.dataset, self.read, self.numbers = dataset, read, numbers
+        self.dataset, self.read, self.numbers, self.shape = dataset, read, numbers, shape
         self.workers, self.device = workers, torch.device(device)
 
     def __len__(self) -> int:
@@ -35,11 +36,21 @@ class Stream:
 
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
         """The rows themselves, as one tensor."""
-        items = [self.read(self.dataset[number], number) for number in self.numbers[_on_cpu(rows)].tolist()]
-        return torch.stack(items).to(self.device)
+        items = [self.item(number) for number in self.numbers[_on_cpu(rows)].tolist()]
+        return (torch.stack(items) if items else torch.zeros(0, *self.shape)).to(self.device)
+
+    def item(self, number: int) -> Tensor:
+        """One row by its number in the dataset."""
+        try:
+            return self.read(self.dataset[number], number)
+        except Exception as error:
+            error.add_note(f"in item {number} of the Dataset")
+            raise
 
     def split(self, size: int) -> Iterator[Tensor]:
         """All rows in their order, in tensors of ``size`` rows."""
+        if len(self) == 0:
+            return iter([self[:0]])
         return (part for _, part in self.batches(torch.arange(len(self)).split(size)))
 
     def batches(self, numbers: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -49,15 +60,17 @@ class Stream:
             batch_sampler=[batch.tolist() for batch in numbers],
             num_workers=self.workers,
             collate_fn=torch.stack,
+            generator=torch.Generator(),  # or it would draw a seed for its workers from torch's own
         )
         return zip(numbers, (part.to(self.device) for part in parts), strict=True)
 
     def some(self, rows: Tensor) -> Stream:
         """A stream of some of the rows."""
-        return Stream(self.dataset, self.read, self.numbers[_on_cpu(rows)], self.workers, self.device)
+        numbers = self.numbers[_on_cpu(rows)]
+        return Stream(self.dataset, self.read, numbers, self.shape, self.workers, self.device)
 
     def to(self, device: torch.device) -> Stream:
-        return Stream(self.dataset, self.read, self.numbers, self.workers, device)
+        return Stream(self.dataset, self.read, self.numbers, self.shape, self.workers, device)
 
 
 class _Items:
@@ -70,8 +83,7 @@ class _Items:
         return len(self.stream)
 
     def __getitem__(self, row: int) -> Tensor:
-        number = int(self.stream.numbers[row])
-        return self.stream.read(self.stream.dataset[number], number)
+        return self.stream.item(int(self.stream.numbers[row]))
 
 
 def _on_cpu(rows: slice | Tensor) -> slice | Tensor:

@@ -187,6 +187,8 @@ def _as_array(X: Any, argument: str = "X") -> NDArray[Any]:
 
 
 def _check_matrix(shape: Sequence[int], argument: str = "X") -> None:
+    if len(shape) == 4:
+        raise InputError(f"{argument} has shape {tuple(shape)}: for images, pass players=Superpixels(grid=14)")
     if len(shape) != 2:
         raise InputError(
             f"{argument} has shape {tuple(shape)}: pass a table of shape (rows, columns); "

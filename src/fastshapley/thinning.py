@@ -38,7 +38,7 @@ class Thinned:
         self.added = None if added is None else added - added.mean(0)
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
-        width = x.shape[1] if self.added is None else max(x.shape[1], self.players * self.outputs)
+        width = x[:1].numel() if self.added is None else max(x[:1].numel(), self.players * self.outputs)
         most = max(1, MEMORY // (8 * self.cost * width))  # evaluations at once
         rows = max(1, most // s.shape[1])
         parts = zip(x.split(rows), s.split(rows), strict=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ class Backbone:
     """A classifier's own layers, and from there to one map for each output.
 
     layers: the names of the layers to read, as in ``dict(network.named_modules())``, one or several: the maps that
-        are made of each are added up. By default the last layer of each size of map that is not finer than the
-        grid, and of the coarsest one.
+        are made of each are added up. One that is run several times is read the first time. By default the last
+        layer of each size of map that is not finer than the grid, and of the coarsest one.
     width: units for each player that see what lies there, where that is, and the whole of the coarsest maps. With 0
         there is a 1x1 convolution alone, as in the paper.
     network: where the layers and their first weights are from; by default the model that is explained.
@@ -127,7 +128,7 @@ class Cut(nn.Module):
     def __init__(self, network: nn.Module, layers: Sequence[str]) -> None:
         super().__init__()
         network = quick(copy.deepcopy(network)).requires_grad_(True)  # it may be frozen
-        self.network, self.layers = network, list(layers)
+        self.network, self.layers = network, list(dict.fromkeys(layers))
         modules = dict(self.network.named_modules())
         unknown = [name for name in self.layers if name not in modules]
         if unknown or not self.layers:
@@ -140,7 +141,7 @@ class Cut(nn.Module):
 
         def keep(name: str) -> Any:
             def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-                found[name] = output
+                found.setdefault(name, output)
                 if len(found) == len(self.layers):
                     raise _ReachedError
 
@@ -154,6 +155,8 @@ class Cut(nn.Module):
         finally:
             for handle in handles:
                 handle.remove()
+        if missing := [name for name in self.layers if name not in found]:
+            raise InputError(f"network: the layers {missing} are there, but are not run")
         return [found[name] for name in self.layers]
 
 
@@ -184,7 +187,7 @@ class BackboneMaps(nn.Module):
                 nn.init.zeros_(head.weight)
             elif (weight := _classifier(network, maps[i].shape[1], outputs)) is not None:
                 with torch.no_grad():
-                    head.weight.copy_((weight - weight.mean(0))[:, :, None, None] / len(players))
+                    head.weight.copy_(weight[:, :, None, None] / len(players))
         self.heads = nn.ModuleList(heads)
         self.context = Context(maps, self.coarsest, players, outputs, width) if width else None
         for parameter in _unused(self.cut, x[:1]):
@@ -258,8 +261,11 @@ def resized(maps: Tensor, size: tuple[int, ...]) -> Tensor:
     height, width = size
     if maps.shape[2:] == (height, width):
         return maps
-    if maps.shape[2] >= height and maps.shape[3] >= width:
-        return functional.adaptive_avg_pool2d(maps, (height, width))
+    smaller = (min(height, maps.shape[2]), min(width, maps.shape[3]))
+    if maps.shape[2:] != smaller:
+        maps = functional.adaptive_avg_pool2d(maps, smaller)
+    if smaller == (height, width):
+        return maps
     return functional.interpolate(maps, (height, width), mode="bilinear", align_corners=False)
 
 
@@ -282,7 +288,7 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    groups = math.gcd(8, outputs)
+    groups = math.gcd(outputs, max(1, outputs // 8))  # of 8 channels, so that a map of one place is no constant
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, stride, 1),
         nn.GroupNorm(groups, outputs),
@@ -320,7 +326,9 @@ def made_maps(network: nn.Module, x: Tensor) -> list[tuple[str, tuple[int, int]]
 
 def _coarse_layers(network: nn.Module, players: Partition, x: Tensor) -> list[str]:
     """The last layer of the coarsest maps, and of each size above that which is not finer than the grid."""
-    last = {size: name for name, size in made_maps(network, x)}
+    made = made_maps(network, x)
+    often = Counter(name for name, _ in made)
+    last = {size: name for name, size in made if often[name] == 1}  # which of several times would be a guess
     if not last:
         raise InputError(
             "network: the model has no layer that makes maps; pass network=UNet() or a module of your own"
@@ -331,10 +339,18 @@ def _coarse_layers(network: nn.Module, players: Partition, x: Tensor) -> list[st
 
 
 def _classifier(network: nn.Module, channels: int, outputs: int) -> Tensor | None:
-    """The weights (outputs, channels) of a last linear layer on the mean of maps with so many channels."""
+    """The weights (outputs, channels) of a last linear layer on the mean of maps with so many channels.
+
+    They are relative to the mean over classes; of two classes, one output is the second.
+    """
     linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    fits = linear and (linear[-1].in_features, linear[-1].out_features) == (channels, outputs)
-    return linear[-1].weight.detach() if fits else None
+    if not linear or linear[-1].in_features != channels:
+        return None
+    weight = linear[-1].weight.detach()
+    centred = weight - weight.mean(0) if len(weight) > 1 else weight
+    if len(centred) == 2 and outputs == 1:
+        return centred[1:]
+    return centred if len(centred) == outputs else None
 
 
 def _unused(cut: Cut, x: Tensor) -> list[nn.Parameter]:
@@ -342,5 +358,7 @@ def _unused(cut: Cut, x: Tensor) -> list[nn.Parameter]:
     parameters = list(cut.parameters())
     with evaluating(cut), torch.enable_grad():
         total = torch.stack([made.sum() for made in cut(x)]).sum()
+        if not total.requires_grad:
+            return parameters
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
     return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is None]
