@@ -159,9 +159,7 @@ def _as_tensor(X: Any, argument: str) -> Tensor:
     try:
         array = np.asarray(X)
     except ValueError as error:
-        raise InputError(
-            f"{argument} has images of several shapes: resize them to one ({error})"
-        ) from error
+        raise InputError(f"{argument} has images of several shapes: resize them to one ({error})") from error
     if array.dtype.kind not in "biuf":
         raise InputError(f"{argument} has dtype {array.dtype}: pass images as numbers")
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))

@@ -208,9 +208,12 @@ def _rows(
     if affordable < len(x):
         return some(x, torch.randperm(len(x), generator=generator, device=x.device)[:affordable])
     more = min(affordable, options.rows) - len(x)
-    if not isinstance(x, Tensor) or x.ndim > 2:  # images are not mixed
+    if more <= 0 or not isinstance(x, Tensor):
         return x
-    return torch.cat([x, mix_rows(x, more, discrete, generator, owner)]) if more > 0 else x
+    flat = x.flatten(1)  # of images, each channel of a pixel belongs to its player
+    channels = flat.shape[1] // len(owner) if owner else 1
+    mixed = mix_rows(flat, more, discrete or [False] * flat.shape[1], generator, [*owner] * channels)
+    return torch.cat([x, mixed.to(x.dtype).reshape(more, *x.shape[1:])])
 
 
 def _block(x: Rows, run: Run) -> int:

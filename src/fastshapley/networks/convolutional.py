@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fastshapley.errors import InputError
+from fastshapley.networks.mlp import Perceptron
 from fastshapley.players import Partition
 
 Inverse = Literal["log", "logit"] | None
@@ -196,32 +197,36 @@ class BackboneMaps(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         maps = self.cut(x)
         values = torch.stack([self.to_players(head(made)) for head, made in zip(self.heads, maps, strict=True)])
-        return values.sum(0) if self.context is None else values.sum(0) + self.to_players(self.context(maps))
+        return values.sum(0) if self.context is None else values.sum(0) + self.context(maps)
 
 
 class Context(nn.Module):
-    """Maps of several sizes to one of values, (b, outputs, h, w), where each place knows of the whole image.
+    """Maps of several sizes to values, (b, players * outputs), where each place knows of the whole image.
 
-    What a patch adds depends on all the others. It starts at zero.
+    What a patch adds depends on all the others: the whole says what to make of what lies at a place, and adds what
+    it knows of each player by itself. It starts at zero.
     """
 
     def __init__(self, maps: Sequence[Tensor], coarsest: int, players: Partition, outputs: int, width: int) -> None:
         super().__init__()
-        self.coarsest = coarsest
+        self.coarsest, self.to_players = coarsest, ToPlayers(players)
         self.grid = players.grid or tuple(maps[0].shape[2:])
         self.local = nn.ModuleList(nn.Conv2d(made.shape[1], width, 1, bias=False) for made in maps)
-        self.whole = nn.Sequential(nn.Flatten(), nn.Linear(maps[coarsest].numel(), width), nn.SiLU())
-        self.mixed = nn.Linear(width, width)
+        self.whole = nn.Sequential(
+            nn.Flatten(), Perceptron(maps[coarsest].numel(), 2 * width, 2, 2 * width, "silu")
+        )
         self.place = nn.Parameter(0.1 * torch.randn(1, width, *self.grid))
         self.hidden = nn.Sequential(nn.SiLU(), nn.Conv2d(width, width, 1), nn.SiLU(), nn.Conv2d(width, outputs, 1))
-        for parameter in self.hidden[-1].parameters():
+        self.own = nn.Linear(2 * width, len(players) * outputs)
+        for parameter in (*self.hidden[-1].parameters(), *self.own.parameters()):
             nn.init.zeros_(parameter)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
-        local = [resized(layer(made), self.grid) for layer, made in zip(self.local, maps, strict=True)]
-        whole: Tensor = self.mixed(self.whole(maps[self.coarsest]))
-        result: Tensor = self.hidden(torch.stack(local).sum(0) + self.place + whole[:, :, None, None])
-        return result
+        local = torch.stack([resized(f(made), self.grid) for f, made in zip(self.local, maps, strict=True)]).sum(0)
+        whole = functional.silu(self.whole(maps[self.coarsest]))
+        weight, shift = whole[:, :, None, None].chunk(2, dim=1)
+        values: Tensor = self.to_players(self.hidden(local * (1 + weight) + shift + self.place))
+        return values + self.own(whole)
 
 
 class UNetMaps(nn.Module):
