@@ -16,13 +16,13 @@ from fastshapley.models import ModelFunction
 from fastshapley.players import Features
 from fastshapley.schema import Schema
 from fastshapley.training import Run
-from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame
+from fastshapley.value_functions import BaseGame, Baseline, Marginal, Problem, Surrogate
 
 X = numbers(60)
 WASTEFUL = replace(QUICK, targets=Targets(evaluations=10**9))
 
 
-def game_of(kind: Any) -> tuple[TableGame, ModelFunction]:
+def game_of(kind: Any) -> tuple[BaseGame, ModelFunction]:
     schema = Schema.of(X)
     x = schema.encode(X)
     model = ModelFunction(lambda rows: rows[:, 0], schema, x[:20])

@@ -11,7 +11,7 @@ from fastshapley.errors import InputError
 from fastshapley.models import ModelFunction
 from fastshapley.recipes import Recipe
 from fastshapley.thinning import can_be_thinned
-from fastshapley.value_functions import Surrogate, TableGame, ValueFunction
+from fastshapley.value_functions import BaseGame, Surrogate, ValueFunction
 from fastshapley.value_functions.base import cost
 from fastshapley.value_functions.removal import Removal
 
@@ -59,7 +59,7 @@ class Budget:
         """How many evaluations the report may take."""
         if self.evaluations is None or isinstance(game, Surrogate):
             return math.inf
-        return self.left() if isinstance(game, TableGame) else _REPORT * self.evaluations
+        return self.left() if isinstance(game, BaseGame) else _REPORT * self.evaluations
 
     def bound(self, recipe: Recipe, game: ValueFunction) -> Recipe:
         """The recipe with no more evaluations than are left."""

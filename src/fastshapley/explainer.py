@@ -37,7 +37,7 @@ from fastshapley.rows import Rows, Stream, some
 from fastshapley.schema import Schema
 from fastshapley.thinning import can_be_thinned
 from fastshapley.training import Clock, Run, one_thread, seed_of
-from fastshapley.value_functions import Baseline, Marginal, Problem, Surrogate, TableGame, ValueFunction
+from fastshapley.value_functions import BaseGame, Baseline, Marginal, Problem, Surrogate, ValueFunction
 from fastshapley.value_functions.base import LINKS, Link, grand_values, null_values
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class FastSHAP(BaseEstimator):
         # codes of categories mean the same to a game fitted before as to this explainer
         given = self.value_function
         schema: Schema | ImageSchema
-        if isinstance(given, TableGame) and _is_fitted(given):
+        if isinstance(given, BaseGame) and _is_fitted(given):
             schema = given.schema_
         else:
             schema = ImageSchema.of(X) if isinstance(self.players, Superpixels) else Schema.of(X)
@@ -154,7 +154,7 @@ class FastSHAP(BaseEstimator):
             game: ValueFunction = given
             if not _is_fitted(given):
                 assert model is not None  # checked with the parameters
-                new: TableGame = _NAMED[given]() if isinstance(given, str) else clone(given)
+                new: BaseGame = _NAMED[given]() if isinstance(given, str) else clone(given)
                 problem = Problem(
                     model, x, x_exam, partition, self.link, recipe, budget.left() - budget.reserve(x_report)
                 )
@@ -277,14 +277,14 @@ class FastSHAP(BaseEstimator):
                 "Superpixels(grid=14)"
             )
         game = self.value_function
-        if not (game in _NAMED if isinstance(game, str) else isinstance(game, TableGame) or _is_fitted(game)):
+        if not (game in _NAMED if isinstance(game, str) else isinstance(game, BaseGame) or _is_fitted(game)):
             raise ValueError(
                 f"value_function is {game!r}: use one of {sorted(_NAMED)}, an instance of a class in "
                 "fastshapley.value_functions, or an object with players, outputs and __call__(x, s)"
             )
         if self.model is None and not _is_fitted(game):
             raise ValueError("model is None: pass the model to explain, or a fitted value function")
-        if isinstance(game, TableGame) and _is_fitted(game) and self.link not in ("identity", game.link):
+        if isinstance(game, BaseGame) and _is_fitted(game) and self.link not in ("identity", game.link):
             raise ValueError(f"link is {self.link!r}, but the value function was fitted with link {game.link!r}")
         recipes.resolve(self.recipe, rows=1, players=1)
         for name in ("time_budget", "evaluation_budget"):
@@ -333,7 +333,7 @@ class FastSHAP(BaseEstimator):
             partition = (self.players or Features()).bind(schema.names)
         if not _is_fitted(game):
             return partition
-        if isinstance(game, TableGame):
+        if isinstance(game, BaseGame):
             own = game.partition_
         elif game.players == len(partition):
             own = partition

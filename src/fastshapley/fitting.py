@@ -25,7 +25,7 @@ from fastshapley.rows import Rows, batches
 from fastshapley.schema import Schema
 from fastshapley.thinning import background_values, thinning
 from fastshapley.training import Run, train
-from fastshapley.value_functions.base import TableGame, ValueFunction
+from fastshapley.value_functions.base import BaseGame, ValueFunction
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def _check_body(network: ExplainerNetwork, x: Tensor) -> None:
 
 def _classes(game: ValueFunction) -> Classes:
     """What is known of the outputs' values: those of probabilities sum to zero over the classes."""
-    if not isinstance(game, TableGame) or game.scale != "probabilities" or game.link == "log":
+    if not isinstance(game, BaseGame) or game.scale != "probabilities" or game.link == "log":
         return "free"
     if game.outputs == 2:
         return "mirror"
@@ -179,7 +179,7 @@ def _scale(value_function: ValueFunction, exam: Examination, recipe: Recipe) -> 
     Classes whose values cancel share it. The paper's recipe takes probabilities as they are.
     """
     spread = exam.worth.square().mean((0, 1)).sqrt() / math.sqrt(value_function.players)
-    if isinstance(value_function, TableGame) and value_function.scale == "probabilities":
+    if isinstance(value_function, BaseGame) and value_function.scale == "probabilities":
         if recipe.targets is None and value_function.link == "identity":
             return torch.ones_like(spread)
         spread = spread.square().mean().sqrt().expand_as(spread)

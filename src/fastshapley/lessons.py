@@ -25,7 +25,7 @@ from fastshapley.rows import Rows, some
 from fastshapley.thinning import Thin, cost_of
 from fastshapley.training import Clock, Run
 from fastshapley.value_functions.base import (
-    TableGame,
+    BaseGame,
     ValueFunction,
     evaluate,
     grand_values,
@@ -270,7 +270,7 @@ def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> G
 
 def _threads(value_function: ValueFunction, device: torch.device) -> int:
     """A network of ours is evaluated on every processor; a model of the user's is called by one thread."""
-    if device.type != "cpu" or not (isinstance(value_function, TableGame) and value_function.concurrent):
+    if device.type != "cpu" or not (isinstance(value_function, BaseGame) and value_function.concurrent):
         return 1
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(_THREADS, available)

@@ -19,7 +19,7 @@ from fastshapley.metrics import r2
 from fastshapley.models import ModelFunction
 from fastshapley.objective import normalize
 from fastshapley.training import Run
-from fastshapley.value_functions.base import TableGame, ValueFunction, apply_link, cost, null_values
+from fastshapley.value_functions.base import BaseGame, ValueFunction, apply_link, cost, null_values
 from fastshapley.value_functions.removal import Removal
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def measure_network(
     if isinstance(game, Removal) and game.model_ is model:
         fidelity = 1.0  # the game is the model
     elif model is not None and model.outputs == game.outputs and (some := int(min(budget.left(), len(rows)))):
-        y = apply_link(game.link if isinstance(game, TableGame) else "identity", model(rows[:some]))
+        y = apply_link(game.link if isinstance(game, BaseGame) else "identity", model(rows[:some]))
         fidelity = r2((total + null_values(game, rows).cpu())[:some].numpy(), y.cpu().numpy())
     return measure(phi.numpy(), truth, how, fidelity=fidelity, held_out=held_out)
 

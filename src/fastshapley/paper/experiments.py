@@ -26,7 +26,7 @@ from fastshapley.players import Partition
 from fastshapley.recipes import Recipe
 from fastshapley.schema import Schema
 from fastshapley.training import Run, one_thread
-from fastshapley.value_functions import Marginal, Problem, Surrogate, TableGame
+from fastshapley.value_functions import BaseGame, Marginal, Problem, Surrogate
 from fastshapley.value_functions.base import total_values
 
 Arm = Literal["paper", "default"]
@@ -178,7 +178,7 @@ class Experiments:
             else:
                 self.explainer(piece)
 
-    def game(self, game: Game) -> TableGame:
+    def game(self, game: Game) -> BaseGame:
         """The fitted game."""
         table = self._table(game.table)
         if game.kind == "surrogate":

@@ -23,7 +23,7 @@ from fastshapley.images import ImageSchema
 from fastshapley.optional import require
 from fastshapley.players import Partition
 from fastshapley.schema import Schema
-from fastshapley.value_functions import TableGame
+from fastshapley.value_functions import BaseGame
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -74,17 +74,17 @@ def revision(modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def game_arrays(game: TableGame) -> dict[str, Any]:
+def game_arrays(game: BaseGame) -> dict[str, Any]:
     """A fitted game as arrays that a store holds."""
     config, tensors = persistence.describe_game(game)
     return {"config": json.dumps(config)} | {f"tensor.{name}": tensor.numpy() for name, tensor in tensors.items()}
 
 
-def game_from(arrays: Arrays, schema: Schema | ImageSchema, players: Partition, network: Any = None) -> TableGame:
+def game_from(arrays: Arrays, schema: Schema | ImageSchema, players: Partition, network: Any = None) -> BaseGame:
     """The game of `game_arrays`; for images, ``network`` has the layers of its own."""
     tensors = {name[7:]: torch.from_numpy(array) for name, array in arrays.items() if name.startswith("tensor.")}
     config, place = json.loads(str(arrays["config"])), torch.device("cpu")
-    game: TableGame = persistence.build_game(config, tensors, schema, players, None, network, place)
+    game: BaseGame = persistence.build_game(config, tensors, schema, players, None, network, place)
     return game
 
 

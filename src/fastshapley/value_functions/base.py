@@ -42,7 +42,7 @@ class ValueFunction(Protocol):
     def __call__(self, x: Tensor, s: Tensor) -> Tensor: ...
 
 
-class TableGame(BaseEstimator, ABC):
+class BaseGame(BaseEstimator, ABC):
     """What the value functions of this package share beyond the protocol.
 
     ``scale`` and ``link`` say what the outputs are, ``cost`` how many rows the model is called with for one
@@ -62,7 +62,7 @@ class TableGame(BaseEstimator, ABC):
     partition_: Partition
 
     @abstractmethod
-    def fit(self, problem: Problem, run: Run) -> TableGame:
+    def fit(self, problem: Problem, run: Run) -> BaseGame:
         """Learn from the problem's rows; the result is the game."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Problem:
 
 def cost(value_function: ValueFunction) -> int:
     """How many rows the model, or a network in its place, is called with for one evaluation."""
-    return value_function.cost if isinstance(value_function, TableGame) else 1
+    return value_function.cost if isinstance(value_function, BaseGame) else 1
 
 
 def null_values(value_function: ValueFunction, x: Tensor, numbers: Tensor | None = None) -> Tensor:

@@ -16,12 +16,12 @@ from fastshapley.models import ModelFunction, Scale, trial_rows
 from fastshapley.players import Partition
 from fastshapley.schema import Schema, Table
 from fastshapley.training import Run
-from fastshapley.value_functions.base import Link, Problem, TableGame, apply_link
+from fastshapley.value_functions.base import BaseGame, Link, Problem, apply_link
 
 MEMORY = 1 << 27  # bytes of mixed rows built at once
 
 
-class Removal(TableGame, ABC):
+class Removal(BaseGame, ABC):
     """v(x, s) = link(mean over b of f(x_s, b)): hidden entries are taken from fixed rows b, all of one row."""
 
     rows_: Tensor

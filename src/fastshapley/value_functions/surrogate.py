@@ -22,7 +22,7 @@ from fastshapley.recipes import Layers, Recipe, resolve
 from fastshapley.rows import Rows, batches, some
 from fastshapley.schema import Schema
 from fastshapley.training import Run, Training, train
-from fastshapley.value_functions.base import Link, Problem, TableGame, apply_link
+from fastshapley.value_functions.base import BaseGame, Link, Problem, apply_link
 from fastshapley.value_functions.removal import Missing
 
 _CHUNK, _ENTRIES = 4096, 1 << 20  # coalitions a forward pass, and their entries: the activations stay in the cache
@@ -31,7 +31,7 @@ Sampler = Callable[[int, int, int, torch.Generator], Tensor]  # of rows, coaliti
 _LABELS = 0.5  # of the time that is left, to call the model
 
 
-class Surrogate(TableGame):
+class Surrogate(BaseGame):
     """v(x, s) = link(g(x_s, s)) with a network g trained so that g(x_s, s) is E[f(x) | x_s].
 
     It is trained on the model's outputs at coalitions from ``sampler``, by default of uniform size: by
