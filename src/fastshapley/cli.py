@@ -16,7 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"fastshapley {fastshapley.__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    demo = commands.add_parser("demo", help="explain a model of scikit-learn's breast cancer table")
+    demo = commands.add_parser("demo", help="explain a model of scikit-learn's breast cancer table, or digits")
+    demo.add_argument("--images", action="store_true", help="a network that reads scikit-learn's digits")
     demo.add_argument("--output", type=Path, default=Path("demo"), help="folder for the pictures (default: demo)")
     demo.add_argument("--quiet", action="store_true", help="no progress bars")
     demo.set_defaults(run=_demo)
@@ -58,9 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from fastshapley import demo
+    from fastshapley import demo, image_demo
 
-    found = demo.run(options.output, progress=not options.quiet)
+    run = image_demo.run if options.images else demo.run
+    found = run(options.output, progress=not options.quiet)
     print(found.report)
     print(
         f"trained in {found.seconds_to_train:.0f} s; {found.microseconds_a_row:.0f} microseconds a row from then on"

@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.model_selection import train_test_split
 
-from fastshapley.checkpoints import write_atomically
+from fastshapley.checkpoints import write_text
 from fastshapley.estimators import Estimate
 from fastshapley.explainer import FastSHAP
 from fastshapley.optional import require
@@ -54,7 +54,7 @@ def _run(plt: Any, output: Path, random_state: int, progress: bool) -> Demo:
     explainer = FastSHAP(model, random_state=random_state, progress=progress).fit(X_train)
     seconds = time.perf_counter() - start
     explanation = explainer(X_test)
-    microseconds = 1e6 * _quickest(lambda: explainer.shap_values(X_test)) / len(X_test)
+    microseconds = 1e6 * quickest(lambda: explainer.shap_values(X_test)) / len(X_test)
 
     truth = explainer.estimate(
         X_test,
@@ -80,11 +80,18 @@ def _run(plt: Any, output: Path, random_state: int, progress: bool) -> Demo:
     _waterfall(plt, explanation, row, output / "waterfall.png")
     _accuracy(plt, explanation.values, truth, output / "accuracy.png")
     page = output / "index.html"
-    write_atomically(page, lambda path: _write_page(path, report, pictures, output, seconds, microseconds))
+    story = (
+        "A gradient-boosted model of scikit-learn's breast cancer table (30 measurements of 569 tumours), explained "
+        f"by fastshapley. Training took {seconds:.0f} seconds; a held-out row is then explained in "
+        f"{microseconds:.0f} microseconds, {report.rows} rows to a batch. This is how far the values are from the "
+        "converged ones on those rows, which nothing was trained on:"
+    )
+    write_page(page, "breast cancer", story, report, pictures)
     return Demo(report, page, seconds, microseconds)
 
 
-def _quickest(run: Callable[[], Any], repeats: int = 5) -> float:
+def quickest(run: Callable[[], Any], repeats: int = 5) -> float:
+    """The seconds of the quickest of some runs."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -124,7 +131,7 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>fastshapley: breast cancer</title>
+<title>fastshapley: {title}</title>
 <style>
   :root {{ color-scheme: light dark; }}
   body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem; }}
@@ -137,19 +144,15 @@ _PAGE = """<!doctype html>
   figcaption {{ opacity: .75; }}
 </style>
 <h1>Shapley values in one forward pass</h1>
-<p>A gradient-boosted model of scikit-learn's breast cancer table (30 measurements of 569 tumours), explained by
-fastshapley. Training took {seconds:.0f} seconds; a held-out row is then explained in {microseconds:.0f}
-microseconds, {rows} rows to a batch. This is how far the values are from the converged ones on those rows, which
-nothing was trained on:</p>
+<p>{story}</p>
 <table>{table}</table>
 {figures}
 </html>
 """
 
 
-def _write_page(
-    path: Path, report: Report, pictures: dict[str, str], folder: Path, seconds: float, microseconds: float
-) -> None:
+def write_page(path: Path, title: str, story: str, report: Report, pictures: dict[str, str]) -> None:
+    """A page with pictures, which lie beside it: their names, and what they show."""
     lines = {
         "truth": report.truth,
         "l2 distance": f"{report.l2:.4f} ± {report.l2_interval:.4f}",
@@ -159,9 +162,8 @@ def _write_page(
         "the game's output against the model's, R2": f"{report.fidelity:.4f}",
     }
     table = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in lines.items())
-    figures = "\n".join(_figure(folder / name, text) for name, text in pictures.items())
-    page = _PAGE.format(seconds=seconds, microseconds=microseconds, rows=report.rows, table=table, figures=figures)
-    path.write_text(page, encoding="utf-8")
+    figures = "\n".join(_figure(path.parent / name, text) for name, text in pictures.items())
+    write_text(path, _PAGE.format(title=title, story=html.escape(story), table=table, figures=figures))
 
 
 def _figure(picture: Path, text: str) -> str:
