@@ -81,7 +81,7 @@ def _run(plt: Any, output: Path, random_state: int, progress: bool) -> Demo:
     _accuracy(plt, explanation.values, truth, output / "accuracy.png")
     page = output / "index.html"
     story = (
-        "A gradient-boosted model of scikit-learn's breast cancer table (30 measurements of 569 tumours), explained "
+        "A gradient-boosted model of scikit-learn's breast cancer table (30 measures of 569 tumours), explained "
         f"by fastshapley. Training took {seconds:.0f} seconds; a held-out row is then explained in "
         f"{microseconds:.0f} microseconds, {report.rows} rows to a batch. This is how far the values are from the "
         "converged ones on those rows, which nothing was trained on:"

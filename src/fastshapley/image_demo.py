@@ -63,8 +63,8 @@ def run(output: Path, *, random_state: int = 0, progress: bool = True) -> Demo:
     story = (
         f"A small convolutional network that reads scikit-learn's digits ({accuracy:.1%} of the held-out ones), "
         f"explained by fastshapley on {_GRID} x {_GRID} patches. Training took {seconds:.0f} seconds; an image is "
-        f"then explained, for all ten classes, in {microseconds:.0f} microseconds, {len(X_test)} to a batch. This is "
-        f"how far the values are from the exact ones on {len(some)} held-out images:"
+        f"then explained, for all ten classes, in {microseconds:.0f} microseconds, {len(X_test)} to a batch. This "
+        f"is how far the values are from the exact ones on {len(some)} held-out images:"
     )
     pictures = {
         "digits.png": "Held-out digits, and what speaks for (red) and against (blue) each class.",
