@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch.nn import functional
 from fastshapley import baselines, recipes
 from fastshapley.checkpoints import Checkpoint
 from fastshapley.coalitions import sample_all_alike
-from fastshapley.curves import Curves, removal_curves
+from fastshapley.curves import Curve, Curves, Scores, removal_curves
 from fastshapley.estimators import kernel
 from fastshapley.explainer import FastSHAP
 from fastshapley.image_datasets import Imagenette, load_cifar10
@@ -234,7 +234,7 @@ class ImageExperiments:
         """The fitted explainer."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "explainer"
-            path.write_bytes(self.get(Piece("explainer", share=share))["file"].tobytes())
+            path.write_bytes(self.get(Piece("explainer", share=share))["saved"].tobytes())
             return FastSHAP.load(path, model=self.network)
 
     def values(self, method: str, share: float = 1.0) -> NDArray[np.float64]:
@@ -250,15 +250,16 @@ class ImageExperiments:
 
     def curves(self, method: str, evaluator: str, share: float = 1.0, images: int | None = None) -> Curves:
         """A method's inclusion and exclusion curves, on its images or on the first of them."""
-        values = self.values(method, share)[:images]
-        found = self._game(self.get(Piece("evaluator", evaluator)), self._start_of(evaluator))
-        body = found.network_.body.eval()
 
-        def predict(images: Tensor) -> Tensor:
-            return body(images).softmax(1)
+        def compute(checkpoint: Checkpoint) -> dict[str, Any]:
+            found = self._game(self.get(Piece("evaluator", evaluator)), self._start_of(evaluator))
+            body, values = found.network_.body.eval(), self.values(method, share)
+            x, labels = self.images.x_test[: len(values)], self.labels[: len(values)]
+            curves = removal_curves(lambda x: body(x).softmax(1), x, values, self.players, labels)
+            return curves_as_arrays(curves)
 
-        x, labels = self.images.x_test[: len(values)], self.labels[: len(values)]
-        return removal_curves(predict, x, values, self.players, labels)
+        settings = {**self._settings(Piece("curves", method, share)), "evaluator": evaluator}
+        return curves_from_arrays(self.store.remember("curves", settings, compute), images)
 
     def _model(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
         """The classifier, trained on for the size of these images."""
@@ -312,10 +313,10 @@ class ImageExperiments:
         seconds = time.perf_counter() - start
         with tempfile.TemporaryDirectory() as folder:
             explainer.save(Path(folder) / "explainer")
-            file = (Path(folder) / "explainer").read_bytes()
+            saved = (Path(folder) / "explainer").read_bytes()
         values = explainer.shap_values(images.x_test)
         return {
-            "file": np.frombuffer(file, dtype=np.uint8),
+            "saved": np.frombuffer(saved, dtype=np.uint8),
             "values": values.reshape(len(values), len(self.players), -1).astype(np.float32),
             "losses": explainer.losses_,
             "seconds": seconds,
@@ -366,7 +367,7 @@ class ImageExperiments:
         game, x = self.game(), self.images.x_test[: self.scale.compared]
         budget = self.scale.truth * game.players
         truth = kernel(game, x, budget=budget, sampling="leverage", random_state=1)
-        way = kernel(game, x, budget=budget // 2, history=True, random_state=0)
+        way = kernel(game, x, budget=max(budget // 2, 4 * game.players + 2), history=True, random_state=0)
         return {
             "values": truth.values,
             "stderr": truth.stderr,
@@ -420,7 +421,7 @@ class ImageExperiments:
         steps, evaluations = recipe.explainer.steps, recipe.targets.evaluations
         return replace(
             recipe,
-            explainer=replace(recipe.explainer, steps=max(100, int(part * steps))),
+            explainer=replace(recipe.explainer, steps=max(20, int(part * steps))),
             targets=replace(recipe.targets, evaluations=max(1, int(part * evaluations))),
         )
 
@@ -435,6 +436,25 @@ _IMAGES = {"cifar10": 30_000, "imagenette": 3000}  # in the folder of data; the 
 def revision() -> str:
     """A hash of the code and the packages that make the results."""
     return store.revision(_MADE_BY, ("captum", "numpy", "torch"))
+
+
+def curves_as_arrays(curves: Curves) -> Arrays:
+    """Curves as arrays that a store holds."""
+    named = {
+        f"{way}.{score.name}": getattr(getattr(curves, way), score.name).scores
+        for way in ("inclusion", "exclusion")
+        for score in fields(Scores)
+    }
+    return {**named, "shares": curves.inclusion.agreement.shares}
+
+
+def curves_from_arrays(arrays: Arrays, images: int | None = None) -> Curves:
+    """The curves of `curves_as_arrays`, of all images or of the first ones."""
+    inclusion, exclusion = (
+        Scores(*(Curve(arrays["shares"], arrays[f"{way}.{score.name}"][:images]) for score in fields(Scores)))
+        for way in ("inclusion", "exclusion")
+    )
+    return Curves(inclusion, exclusion)
 
 
 def _training(epochs: int, learning_rate: float) -> Training:
