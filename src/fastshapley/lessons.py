@@ -193,8 +193,8 @@ def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, row
             found = plan(2 * (a_player * players // 2), targets=True)
         if found.rows < options.fewest:
             found = plan(few, targets=False)
-            if rows >= options.rows and found.rows > rows:  # none are mixed: more coalitions of each
-                found = plan(few * (found.rows // rows), targets=False)
+            if found.rows > (most := max(rows, options.rows)):  # more coalitions of each, then
+                found = plan(few * (found.rows // most), targets=False)
         saved = asdict(found)
         run.checkpoint.save("plan", saved)
     return _Plan(**saved)

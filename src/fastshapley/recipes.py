@@ -173,7 +173,11 @@ def paper_images() -> Recipe:
 
 
 def default_images(rows: int) -> Recipe:
-    """Ours for images: coalitions are evaluated once and kept, and learnt from with an annealed rate."""
+    """Ours for images: coalitions are evaluated once and kept, and learnt from with an annealed rate.
+
+    As for tables, few images are mixed to many, and learnt from for longer.
+    """
+    few = min(1.0, (_FEW / rows) ** 2)
     return Recipe(
         surrogate=(
             Training(
@@ -186,15 +190,20 @@ def default_images(rows: int) -> Recipe:
             ),
         ),
         explainer=Training(
-            steps=max(500, min(20_000, 20 * rows // 64)),
+            steps=int(max(2500 * few, min(20_000, 20 * rows / 64))),
             batch_size=64,
-            learning_rate=1e-3,
+            learning_rate=1e-3 * (1 + few),
             weight_decay=1e-2,
             schedule="cosine",
             clip=1.0,
         ),
-        targets=Targets(evaluations=64 * rows, rows=1, seconds=math.inf, fewest=1 << 40),
-        coalitions=16,
+        targets=Targets(
+            evaluations=int((64 + 448 * few) * rows),
+            rows=int(max(1.0, 8 * few * rows)),
+            seconds=math.inf,
+            fewest=1 << 40,
+        ),
+        coalitions=32,
         validation_rows=256,
         validation_coalitions=32,
         tied_classes=True,
