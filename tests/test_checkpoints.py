@@ -100,3 +100,13 @@ def test_settings_as_text() -> None:
     assert stable_text(network) == stable_text(copy.deepcopy(network)) != stable_text(nn.Linear(2, 2))
     assert stable_text(np.zeros(3)) != stable_text(np.ones(3))
     assert stable_text(object()) == "object"  # not its address
+
+
+def test_a_directory_is_tied_to_a_model_up_to_rounding(tmp_path: Path) -> None:
+    outputs = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    Checkpoint(tmp_path).claim_outputs(outputs)
+    Checkpoint(tmp_path).claim_outputs(outputs * (1 + 1e-6))
+    for other in (outputs + 0.01, outputs[:, :1]):
+        with pytest.raises(TrainingError, match="another model"):
+            Checkpoint(tmp_path).claim_outputs(other)
+    Checkpoint(None).claim_outputs(outputs)

@@ -85,13 +85,24 @@ class Checkpoint:
             except (ValueError, KeyError, TypeError):
                 raise TrainingError(f"checkpoint {self.directory}: run.json cannot be read; delete it") from None
             if known != key:
-                raise TrainingError(
-                    f"checkpoint {self.directory} belongs to a run with other data, another model or other "
-                    "settings: choose another directory, or delete this one"
-                )
+                raise self._refusal()
             return seed
         write_text(path, json.dumps({"key": key, "seed": seed}))
         return seed
+
+    def claim_outputs(self, y: Tensor) -> None:
+        """Tie the directory to a model, by its outputs for some rows: up to rounding, which threads may change."""
+        known = self.load("model")
+        if known is None:
+            self.save("model", {"y": y.cpu()})
+        elif known["y"].shape != y.shape or not torch.allclose(known["y"], y.cpu(), rtol=1e-4, atol=1e-6):
+            raise self._refusal()
+
+    def _refusal(self) -> TrainingError:
+        return TrainingError(
+            f"checkpoint {self.directory} belongs to a run with other data, another model or other settings: "
+            "choose another directory, or delete this one"
+        )
 
     def load(self, name: str) -> dict[str, Any] | None:
         """The state saved under ``name``, or None."""

@@ -314,9 +314,10 @@ class FastSHAP(BaseEstimator):
                 for name, value in self.get_params(deep=False).items()
                 if name not in ("model", "device", "progress")
             }
-            outputs = None if model is None else model.tried
             rows = [(len(part), part[:16]) if isinstance(part, Stream) else part for part in (x, x_val)]
-            seed = store.claim(fingerprint(schema, *rows, outputs, settings), seed)
+            seed = store.claim(fingerprint(schema, *rows, settings), seed)
+            if model is not None:
+                store.claim_outputs(model.tried)
         return Run(seed, store, self.progress, x.device)
 
     def _partition(self, schema: Schema | ImageSchema) -> Partition:

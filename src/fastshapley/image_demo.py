@@ -115,7 +115,7 @@ def _side_by_side(plt: Any, x: Tensor, values: Any, truth: Any, path: Path) -> N
     for column in range(_SHOWN):
         chosen = int(truth[column].sum(0).argmax())
         largest = np.abs(truth[column, :, chosen]).max()
-        axes[0, column].imshow(x[column, 0], cmap="gray_r")
+        axes[0, column].imshow(x[column, 0].numpy(), cmap="gray_r")
         axes[0, column].set_title(f"for {chosen}")
         for row, found in ((1, values), (2, truth)):
             drawn = found[column, :, chosen].reshape(_GRID, _GRID)
