@@ -325,7 +325,7 @@ class ImageExperiments:
     def _cxplain(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
         images = self.images
         start = time.perf_counter()
-        options = recipes.default_images(len(images.x)).explainer
+        options = self._recipe(1.0).explainer
         fitted = baselines.CXPlain(
             self.network,
             self.players,
