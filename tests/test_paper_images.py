@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fastshapley.paper import image_page, images, pool, printed
-from fastshapley.paper.image_experiments import METHODS, SETS, SLOW, ImageExperiments, ImageScale, Piece
+from fastshapley.paper.image_experiments import METHODS, SLOW, ImageExperiments, ImageScale, Piece
+from fastshapley.paper.image_sets import SETS
 from fastshapley.paper.store import Store
 
 pytestmark = pytest.mark.skipif(

@@ -314,8 +314,9 @@ class FastSHAP(BaseEstimator):
                 for name, value in self.get_params(deep=False).items()
                 if name not in ("model", "device", "progress")
             }
-            rows = [(len(part), part[:16]) if isinstance(part, Stream) else part for part in (x, x_val)]
-            seed = store.claim(fingerprint(schema, *rows, settings), seed)
+            seen = [part[:16] if isinstance(part, Stream) else part for part in (x, x_val)]
+            sizes = [None if part is None else len(part) for part in (x, x_val)]
+            seed = store.claim(fingerprint(schema, *seen, sizes, settings), seed)
             if model is not None:
                 store.claim_outputs(model.tried)
         return Run(seed, store, self.progress, x.device)

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from fastshapley.coalitions import sample_all_alike
 from fastshapley.curves import Curve, Curves, Scores, removal_curves
 from fastshapley.estimators import kernel
 from fastshapley.explainer import FastSHAP
-from fastshapley.image_datasets import Imagenette, load_cifar10
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, trial_rows
 from fastshapley.networks.pixels import MEAN
 from fastshapley.networks.pretrained import load_classifier
 from fastshapley.paper import store
+from fastshapley.paper.image_sets import ImageSet, Photographs, load_images
 from fastshapley.paper.store import Arrays, Store, game_arrays, game_from
 from fastshapley.players import Partition, Superpixels
 from fastshapley.recipes import Recipe
@@ -64,6 +64,7 @@ _MADE_BY = (
     "networks",
     "objective",
     "paper/image_experiments",
+    "paper/image_sets",
     "persistence",
     "players",
     "recipes",
@@ -71,27 +72,6 @@ _MADE_BY = (
     "training",
     "value_functions",
 )
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Images, the classifier that is explained, and another one, from which the second evaluator starts.
-
-    tuning: epochs of training on the labels, for a classifier that comes from larger images.
-    """
-
-    name: str
-    size: int
-    grid: int
-    classifier: str
-    other: str
-    tuning: int = 0
-
-
-SETS = {
-    "cifar10": ImageSet("cifar10", 32, 16, "resnet20", "resnet56"),
-    "imagenette": ImageSet("imagenette", 112, 14, "squeezenet", "mobilenet_v2", tuning=8),
-}
 
 
 @dataclass(frozen=True)
@@ -129,37 +109,6 @@ class Piece:
     kind: str
     name: str = ""
     share: float = 1.0
-
-
-@dataclass(frozen=True)
-class Photographs:
-    """Images from 0 to 1, (n, 3, size, size), for training, validation and tests, and labels of the first two."""
-
-    x: Tensor
-    labels: Tensor
-    x_val: Tensor
-    labels_val: Tensor
-    x_test: Tensor
-    classes: tuple[str, ...]
-
-
-@cache
-def load_images(chosen: ImageSet, scale: ImageScale) -> Photographs:
-    """A tenth of the training images are for validation, and some of the test images are drawn, by a fixed seed."""
-    if chosen.name == "cifar10":
-        train_set, test_set = load_cifar10("train"), load_cifar10("test")
-        x, labels, classes = train_set.images.float() / 255, train_set.labels, train_set.classes
-        tests = test_set.images.float() / 255
-    else:
-        files, test_files = Imagenette("train", chosen.size), Imagenette("val", chosen.size)
-        x, labels, classes = torch.stack([image for image, _ in files]), files.labels, files.classes  # type: ignore[attr-defined]
-        tests = torch.stack([image for image, _ in test_files])  # type: ignore[attr-defined]
-    generator = torch.Generator().manual_seed(_SEED)
-    order = torch.randperm(len(x), generator=generator)[: scale.images]
-    held = max(1, len(order) // 10)
-    some = torch.randperm(len(tests), generator=generator)[: scale.test]
-    val, rest = order[:held], order[held:]
-    return Photographs(x[rest], labels[rest], x[val], labels[val], tests[some], classes)
 
 
 class ImageExperiments:
@@ -201,7 +150,7 @@ class ImageExperiments:
 
     @cached_property
     def images(self) -> Photographs:
-        return load_images(self.set, self.scale)
+        return load_images(self.set, self.scale.images, self.scale.test)
 
     @cached_property
     def players(self) -> Partition:

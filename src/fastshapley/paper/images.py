@@ -21,11 +21,11 @@ from fastshapley.paper.image_experiments import (
     FULL,
     METHODS,
     QUICK,
-    SETS,
     ImageExperiments,
     Piece,
     revision,
 )
+from fastshapley.paper.image_sets import SETS
 from fastshapley.paper.pool import compute_all
 from fastshapley.paper.store import Store
 from fastshapley.version import __version__

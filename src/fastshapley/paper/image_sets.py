@@ -1,0 +1,65 @@
+"""The sets of images of the paper's experiments, and the classifiers that are explained on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from fastshapley.image_datasets import Imagenette, load_cifar10
+
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images, the classifier that is explained, and another one, from which the second evaluator starts.
+
+    tuning: epochs of training on the labels, for a classifier that comes from larger images.
+    """
+
+    name: str
+    size: int
+    grid: int
+    classifier: str
+    other: str
+    tuning: int = 0
+
+
+SETS = {
+    "cifar10": ImageSet("cifar10", 32, 16, "resnet20", "resnet56"),
+    "imagenette": ImageSet("imagenette", 112, 14, "squeezenet", "mobilenet_v2", tuning=8),
+}
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Images from 0 to 1, (n, 3, size, size), for training, validation and tests, and labels of the first two."""
+
+    x: Tensor
+    labels: Tensor
+    x_val: Tensor
+    labels_val: Tensor
+    x_test: Tensor
+    classes: tuple[str, ...]
+
+
+@cache
+def load_images(chosen: ImageSet, images: int | None, tests: int) -> Photographs:
+    """So many training images, None for all, a tenth of them for validation, and test images, by a fixed seed."""
+    if chosen.name == "cifar10":
+        train_set, test_set = load_cifar10("train"), load_cifar10("test")
+        x, labels, classes = train_set.images.float() / 255, train_set.labels, train_set.classes
+        x_test = test_set.images.float() / 255
+    else:
+        files, test_files = Imagenette("train", chosen.size), Imagenette("val", chosen.size)
+        x, x_test = (torch.stack([part[i][0] for i in range(len(part))]) for part in (files, test_files))
+        labels, classes = files.labels, files.classes
+    generator = torch.Generator().manual_seed(_SEED)
+    order = torch.randperm(len(x), generator=generator)[:images]
+    held = max(1, len(order) // 10)
+    some = torch.randperm(len(x_test), generator=generator)[:tests]
+    val, rest = order[:held], order[held:]
+    return Photographs(x[rest], labels[rest], x[val], labels[val], x_test[some], classes)
