@@ -13,7 +13,9 @@ from fastshapley.coalitions import (
     curvature,
     enumerate_coalitions,
     kernel_sizes,
+    pair_weights,
     sample_kernel,
+    sample_pairs,
     sample_uniform_sizes,
     subsets,
 )
@@ -70,6 +72,22 @@ def test_pairs_are_complements() -> None:
     s = sample_kernel(7, 10, 6, generator())
     assert s.shape == (7, 10, 6)
     assert torch.equal(s[:, 5:], ~s[:, :5])
+
+
+@pytest.mark.parametrize("players", [2, 5, 12])
+def test_of_pairs_every_size_is_as_likely_and_their_weights_make_the_kernel_of_them(players: int) -> None:
+    s = sample_pairs(200, 100, players, generator())
+    assert s.shape == (200, 50, players)
+    sizes = s.sum(-1)
+    counts = torch.bincount(sizes.flatten(), minlength=players)[1:players]
+    assert counts.sum() == 10_000
+    if players > 2:
+        assert chi_square_p_value(counts, torch.full((players - 1,), 1 / (players - 1))) > 1e-3
+    everything = enumerate_coalitions(players)[1:-1]
+    of_its_size = torch.tensor([1 / math.comb(players, int(k)) for k in everything.sum(1)])
+    by_weight = pair_weights(everything) * of_its_size / (players - 1)
+    torch.testing.assert_close(by_weight.double(), kernel_probabilities(players)[1:-1], rtol=1e-5, atol=1e-7)
+    assert torch.equal(pair_weights(~s), pair_weights(s))
 
 
 def test_pairs_need_an_even_number() -> None:

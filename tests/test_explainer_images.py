@@ -1,12 +1,8 @@
-"""FastSHAP on images: small networks on scikit-learn's digits, of 8 x 8 pixels."""
+"""FastSHAP on images: values, games, networks, containers."""
 
 from __future__ import annotations
 
 import pickle
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,98 +15,30 @@ import torch
 from numpy.typing import NDArray
 from problems import assert_additive
 from sklearn.base import clone
-from sklearn.datasets import load_digits
-from test_images import Endless, Items, labelled
+from small_images import (
+    BINS,
+    BRIEF,
+    GRID,
+    MODEL,
+    MODELS,
+    QUICK,
+    TARGETS,
+    X,
+    digits,
+    explainer,
+    network,
+    probabilities,
+)
+from test_images import Items, labelled
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-import fastshapley.training
-from fastshapley import Backbone, FastSHAP, Recipe, Superpixels, Targets, Training, UNet, thinning
-from fastshapley.checkpoints import Checkpoint
-from fastshapley.errors import FileFormatError, InputError, ModelError, TrainingError
+from fastshapley import Backbone, FastSHAP, Superpixels, UNet, thinning
+from fastshapley.errors import FileFormatError, InputError
 from fastshapley.networks.convolutional import BackboneMaps, UNetMaps
-from fastshapley.training import one_thread
 from fastshapley.value_functions import Baseline, Marginal, Missing, Surrogate, grand_values
 
-BRIEF = Training(steps=20, batch_size=16, learning_rate=3e-3, schedule="cosine")
-TARGETS = Targets(evaluations=1000, rows=1, fewest=1 << 40)
-QUICK = Recipe(
-    surrogate=(BRIEF,),
-    explainer=BRIEF,
-    targets=TARGETS,
-    coalitions=8,
-    validation_rows=16,
-    validation_coalitions=8,
-    tied_classes=True,
-)
-GRID = Superpixels(grid=2)
-BINS = np.kron([[0, 1], [2, 3]], np.ones((4, 4), dtype=int))  # the same players as segments
-
-
-def digits(count: int = 96) -> tuple[Tensor, Tensor]:
-    """Images (n, 1, 8, 8) of noughts, ones and twos, with pixels from 0 to 1, and what they show."""
-    images, labels = load_digits(n_class=3, return_X_y=True)
-    return torch.from_numpy(images[:count]).float().reshape(-1, 1, 8, 8) / 16, torch.from_numpy(labels[:count])
-
-
-X, Y = digits()
-
-
-def network(outputs: int = 3, seed: int = 0, width: int = 8, dropout: float = 0.0) -> nn.Sequential:
-    """A convolutional network that returns logits."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(4, width, 3, padding=1),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(width, outputs),
-        )
-
-
-def trained(outputs: int = 3) -> nn.Sequential:
-    """The network after a few steps on the digits; of one output, whether it is a nought."""
-    model = network(outputs)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(30):
-        logits = model(X)
-        nought = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], (Y == 0).float())
-        loss = nought if outputs == 1 else nn.functional.cross_entropy(logits, Y.clamp(max=outputs - 1))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return model.eval()
-
-
-with one_thread():  # on several, two processes do not come to the same weights
-    MODELS = {outputs: trained(outputs) for outputs in (1, 2, 3)}
-MODEL = MODELS[3]
-
-
-def explainer(model: Any = MODEL, **options: Any) -> FastSHAP:
-    """An explainer that trains in a moment."""
-    given = {"players": GRID, "logits": True, "recipe": QUICK, "random_state": 0, "progress": False}
-    return FastSHAP(model, **{**given, **options})
-
-
-def probabilities(x: Tensor, model: nn.Module = MODEL) -> NDArray[np.float64]:
-    with torch.no_grad():
-        logits = model(x).double()
-        return np.asarray(logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1))
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    """New layers draw their weights from the global generator."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 @pytest.fixture(scope="module")
@@ -540,6 +468,40 @@ class TestContainersAndSeeds:
         copied = pickle.loads(pickle.dumps(fitted))
         assert copied.shap_values(X[:3]).tobytes() == fitted.shap_values(X[:3]).tobytes()
 
+    def test_a_dataset_of_no_images(self, fitted: FastSHAP) -> None:
+        assert fitted.shap_values(Items(X[:0])).shape == (0, 2, 2, 3)
+
+    def test_explaining_a_dataset_leaves_the_global_generator_as_it_was(self, fitted: FastSHAP) -> None:
+        state = torch.get_rng_state()
+        fitted.shap_values(Items(X[:10]))
+        assert torch.equal(torch.get_rng_state(), state)
+
+    def test_with_dropout_too_any_container_gives_the_same_bytes(self) -> None:
+        model = network(dropout=0.5)
+        first, second = (explainer(model).fit(images).shap_values(X[:10]) for images in (X, Items(X)))
+        assert first.tobytes() == second.tobytes()
+
+    def test_a_fitted_game_has_its_players(self, fitted: FastSHAP) -> None:
+        again = explainer(players=None, value_function=fitted.value_function_).fit(X)
+        assert again.shap_values(X[:3]).shape == (3, 2, 2, 3)
+
+    def test_thinned_games_of_images_stay_within_their_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """MEMORY is the bytes of mixed rows that are built at once; here those of 100 images."""
+        sizes = []
+        game = explainer(value_function=Marginal(8)).fit(X).value_function_
+        assert isinstance(game, Marginal)
+        predict = game.predict
+
+        def counting(x: Tensor) -> Tensor:
+            sizes.append(len(x))
+            return predict(x)
+
+        monkeypatch.setattr(game, "predict", counting)
+        monkeypatch.setattr(thinning, "MEMORY", 100 * 8 * 64)
+        thinned = thinning.Thinned(game, 2, torch.Generator().manual_seed(0))
+        thinned(X[:40], torch.ones(40, 20, 4, dtype=torch.bool))
+        assert max(sizes) <= 100
+
 
 class TestNetworks:
     def test_the_default_is_the_models_own_layers(self, fitted: FastSHAP) -> None:
@@ -600,314 +562,3 @@ class TestNetworks:
         assert fitted.report_.held_out
         assert fitted.report_.relative_squared_error < 0.25
         assert fitted.report_.cosine > 0.85
-
-
-class TestWrongInput:
-    @pytest.mark.parametrize(
-        ("images", "message"),
-        [
-            (X[0], r"shape \(1, 8, 8\): pass images of shape .*one image is X\[None\]"),
-            (X.flatten(1), r"shape \(96, 64\): pass images"),
-            (X.movedim(1, -1), "channels last"),
-            ((255 * X).byte(), "dtype uint8"),
-            (255 * X, "pixels from 0 to 255, and at fit they were from 0 to 1: scale X .* X / 255"),
-            (X[..., :7], r"images of shape \(1, 8, 7\) where \(1, 8, 8\) is expected"),
-            (X.repeat(1, 3, 1, 1), r"images of shape \(3, 8, 8\) where \(1, 8, 8\) is expected"),
-            (X.where(X < 1, torch.nan), "pixels that are not finite"),
-            (Items(255 * X), "item 0 of X has pixels from"),
-            ("digits.npy", "item 0 of X is a str"),
-        ],
-        ids=["one", "table", "channels last", "bytes", "scale", "size", "colour", "gap", "dataset", "path"],
-    )
-    def test_at_explain_time(self, fitted: FastSHAP, images: Any, message: str) -> None:
-        for explain in (fitted, fitted.shap_values, fitted.estimate):
-            with pytest.raises(InputError, match=message):
-                explain(images)
-
-    @pytest.mark.parametrize(
-        ("images", "message"),
-        [
-            (X[:0], "X has no rows"),
-            (Items(X[:0]), "X has no rows"),
-            (X.flatten(1), r"shape \(96, 64\): pass images"),
-            (np.zeros((4, 8, 8, 1)), "channels last"),
-            (Endless(), "or a Dataset with a length"),
-        ],
-    )
-    def test_at_fit(self, images: Any, message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            explainer().fit(images)
-
-    def test_of_validation(self) -> None:
-        with pytest.raises(InputError, match=r"X_val has images of shape \(1, 7, 8\)"):
-            explainer().fit(X, X[:, :, :7])
-        with pytest.raises(InputError, match="X_val has no rows"):
-            explainer().fit(X, X[:0])
-        with pytest.raises(InputError, match="item 3 of X_val is a int"):
-            explainer().fit(X, Items(X, lambda image, number: number if number == 3 else image))
-
-    def test_values_of_a_table_are_not_upsampled(self) -> None:
-        table = X.flatten(1)[:, 20:24]
-        fitted = FastSHAP(lambda x: x[:, 0], value_function="baseline", recipe=QUICK, progress=False).fit(table)
-        for explain in (fitted, fitted.shap_values):
-            with pytest.raises(InputError, match="upsample is for images"):
-                explain(table, upsample=True)
-
-    def test_outputs_that_are_no_probabilities(self) -> None:
-        with pytest.raises(InputError, match="not probabilities: use link='identity', or logits=True"):
-            explainer(logits=False, link="logit").fit(X)
-
-
-class TestFiles:
-    @pytest.fixture
-    def saved(self, fitted: FastSHAP, tmp_path: Path) -> Path:
-        fitted.save(tmp_path / "digits.fastshap")
-        return tmp_path / "digits.fastshap"
-
-    def test_everything_comes_back(self, fitted: FastSHAP, saved: Path) -> None:
-        state = torch.get_rng_state()
-        loaded = FastSHAP.load(saved, model=network(seed=5))  # its layers: the weights are the file's
-        assert torch.equal(torch.get_rng_state(), state)
-        for upsample in (False, True):
-            a, b = loaded(X, upsample=upsample), fitted(X, upsample=upsample)
-            assert a.values.tobytes() == b.values.tobytes()
-            assert a.base_values.tobytes() == b.base_values.tobytes()
-        assert loaded.estimate(X[:4]).values.tobytes() == fitted.estimate(X[:4]).values.tobytes()
-        assert loaded.report_ == fitted.report_
-        assert loaded.partition_ == fitted.partition_
-        assert loaded.schema_ == fitted.schema_
-        assert loaded.players == Superpixels(grid=(2, 2), fill=(0.0,))
-        assert (loaded.logits, loaded.recipe, loaded.losses_) == (True, QUICK, fitted.losses_)
-        refitted = FastSHAP(**{**loaded.get_params(deep=False), "progress": False, "random_state": 0}).fit(X)
-        assert refitted.shap_values(X[:3]).shape == (3, 2, 2, 3)
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"value_function": Marginal(8)},
-            {"value_function": "baseline"},
-            {"link": "logit"},
-            {"link": "log", "value_function": "baseline"},
-            {"players": Superpixels(segmentation=BINS * 7, fill=0.5)},
-            {"players": Superpixels(grid=(4, 1), fill=(0.5,)), "network": UNet(16)},
-            {"normalize": "never"},
-        ],
-        ids=str,
-    )
-    @pytest.mark.parametrize("outputs", [1, 2])
-    def test_every_kind_of_game(self, options: dict[str, Any], outputs: int, tmp_path: Path) -> None:
-        fitted = explainer(MODELS[outputs], **options).fit(X)
-        fitted.save(tmp_path / "file")
-        loaded = FastSHAP.load(tmp_path / "file", model=MODELS[outputs])
-        assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
-        assert loaded.partition_ == fitted.partition_
-        assert loaded.estimate(X[:3]).values.tobytes() == fitted.estimate(X[:3]).values.tobytes()
-
-    def test_a_backbone_asks_for_the_model(self, saved: Path) -> None:
-        for model in (None, lambda x: x):
-            with pytest.raises(FileFormatError, match="made of your model's own layers: pass the model as model="):
-                FastSHAP.load(saved, model=model)
-
-    def test_a_surrogate_asks_for_the_model_where_the_explainers_network_does_not(self, tmp_path: Path) -> None:
-        fitted = explainer(network=UNet(16)).fit(X)
-        fitted.save(tmp_path / "file")
-        with pytest.raises(
-            FileFormatError, match=r"the surrogate's weights, but its layers .*: pass that as model="
-        ):
-            FastSHAP.load(tmp_path / "file")
-        loaded = FastSHAP.load(tmp_path / "file", model=network())
-        assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
-
-    def test_a_baseline_asks_for_the_model_when_it_is_called(self, tmp_path: Path) -> None:
-        explainer(network=UNet(16), value_function="baseline").fit(X).save(tmp_path / "file")
-        loaded = FastSHAP.load(tmp_path / "file")
-        assert isinstance(loaded.network_.body, UNetMaps)
-        with pytest.raises(ModelError, match=r"baseline .*load\(path, model=model\)"):
-            loaded(X)
-
-    @pytest.mark.parametrize("body", [None, UNet(16)], ids=["backbone", "unet"])
-    @pytest.mark.parametrize("model", [network(width=6), network(4)], ids=["width", "outputs"])
-    def test_a_wrong_model(self, model: nn.Module, body: Any, tmp_path: Path) -> None:
-        explainer(network=body).fit(X).save(tmp_path / "file")
-        with pytest.raises(FileFormatError, match="model is not the network that the file has weights of"):
-            FastSHAP.load(tmp_path / "file", model=model)
-
-    def test_a_body_of_the_users_is_asked_for(self, tmp_path: Path) -> None:
-        explainer(network=nn.Conv2d(1, 3, 1)).fit(X).save(tmp_path / "file")
-        with pytest.raises(FileFormatError, match="pass it as network="):
-            FastSHAP.load(tmp_path / "file", model=MODEL)
-        with pytest.raises(FileFormatError, match="network is not the network that the file has weights of"):
-            FastSHAP.load(tmp_path / "file", model=MODEL, network=nn.Conv2d(1, 3, 3))
-
-
-class TestLongRuns:
-    LONG = replace(QUICK, explainer=replace(BRIEF, epochs=60, steps=None))
-    SCRIPT = """
-        import sys, torch
-        import test_explainer_images as images
-        torch.set_num_threads(1)  # the last digits depend on how many there are
-        images.fastshapley.training._SAVE_SECONDS = -1.0
-        images.explainer(recipe=images.TestLongRuns.LONG).fit(images.X, checkpoint=sys.argv[1])
-    """
-
-    def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
-        work = tmp_path / "work"
-        script = "\n".join(line.strip() for line in self.SCRIPT.splitlines())
-        killed = subprocess.Popen([sys.executable, "-c", script, str(work)], cwd=Path(__file__).parent)
-        deadline = time.monotonic() + 120
-        while not (work / "explainer.pt").exists():
-            assert killed.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
-        state = torch.load(work / "explainer.pt", weights_only=True)
-        assert 0 < state["epoch"] < 60
-        assert not state["finished"]
-        with one_thread():
-            whole = explainer(recipe=self.LONG).fit(X)
-            resumed = explainer(recipe=self.LONG).fit(X, checkpoint=work)
-        assert resumed.shap_values(X).tobytes() == whole.shap_values(X).tobytes()
-
-    @pytest.mark.parametrize("value_function", ["surrogate", Marginal(8)], ids=["surrogate", "marginal"])
-    @pytest.mark.parametrize("images", [X, Items(X, labelled)], ids=["tensor", "dataset"])
-    def test_a_run_that_is_interrupted_at_every_save_comes_to_the_same_end(
-        self, images: Any, value_function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        whole = explainer(value_function=value_function).fit(images)
-        save = Checkpoint.save
-        names = []
-
-        def interrupted(self: Checkpoint, name: str, state: dict[str, Any]) -> None:
-            save(self, name, state)
-            names.append(name)
-            if names.count(name) in (1, 7):  # the first, and one in the middle of training
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr(fastshapley.training, "_SAVE_SECONDS", -1.0)
-        monkeypatch.setattr(Checkpoint, "save", interrupted)
-        resumed = None
-        for _ in range(20):
-            try:
-                resumed = explainer(value_function=value_function).fit(images, checkpoint=tmp_path)
-                break
-            except KeyboardInterrupt:
-                continue
-        assert resumed is not None
-        assert {"explainer", "examination", "plan", "coalitions 0"} <= set(names)
-        assert ("surrogate" in names) == (value_function == "surrogate")
-        assert resumed.shap_values(X).tobytes() == whole.shap_values(X).tobytes()
-
-    def test_unfinished_work_of_another_run_is_refused(self, tmp_path: Path) -> None:
-        explainer(value_function="baseline").fit(X, checkpoint=tmp_path)
-        for options in (
-            {"players": Superpixels(grid=4)},
-            {"players": Superpixels(grid=2, fill=0.5)},
-            {"players": Superpixels(segmentation=BINS)},
-            {"network": UNet(16)},
-            {"model": network(seed=4)},
-            {"logits": False},
-        ):
-            with pytest.raises(TrainingError, match="another model or other settings"):
-                explainer(**{"value_function": "baseline", **options}).fit(X, checkpoint=tmp_path)
-        with pytest.raises(TrainingError, match="other data"):
-            explainer(value_function="baseline").fit(X.flip(3), checkpoint=tmp_path)
-
-    def test_unfinished_work_with_another_segmentation_is_refused(self, tmp_path: Path) -> None:
-        """Of so many pixels that numpy abbreviates them in text."""
-        images = torch.rand(8, 1, 32, 32, generator=torch.Generator().manual_seed(0))
-        halves = np.repeat([0, 1], 512).reshape(32, 32)
-        other = halves.copy()
-        other[10:20, 10:20] = 2
-        brief = replace(QUICK, explainer=replace(BRIEF, steps=2))
-        options = {"model": nn.Sequential(nn.Conv2d(1, 2, 32), nn.Flatten()), "value_function": "baseline"}
-        for segmentation in (halves, other):
-            fit = explainer(
-                **options, players=Superpixels(segmentation=segmentation), network=UNet(16), recipe=brief
-            )
-            if segmentation is halves:
-                fit.fit(images, checkpoint=tmp_path)
-        with pytest.raises(TrainingError, match="other settings"):
-            fit.fit(images, checkpoint=tmp_path)
-
-    def test_unfinished_work_with_other_first_weights_is_refused(self, tmp_path: Path) -> None:
-        explainer(value_function="baseline", network=Backbone(network=network(seed=1))).fit(X, checkpoint=tmp_path)
-        other = Backbone(network=network(seed=2))
-        with pytest.raises(TrainingError, match="other settings"):
-            explainer(value_function="baseline", network=other).fit(X, checkpoint=tmp_path)
-
-
-class TestEdges:
-    def test_a_dataset_of_no_images(self, fitted: FastSHAP) -> None:
-        assert fitted.shap_values(Items(X[:0])).shape == (0, 2, 2, 3)
-
-    def test_a_dataset_without_a_length_at_explain_time(self, fitted: FastSHAP) -> None:
-        with pytest.raises(InputError, match="or a Dataset with a length"):
-            fitted(Endless())
-
-    def test_explaining_a_dataset_leaves_the_global_generator_as_it_was(self, fitted: FastSHAP) -> None:
-        state = torch.get_rng_state()
-        fitted.shap_values(Items(X[:10]))
-        assert torch.equal(torch.get_rng_state(), state)
-
-    def test_with_dropout_too_any_container_gives_the_same_bytes(self) -> None:
-        model = network(dropout=0.5)
-        first, second = (explainer(model).fit(images).shap_values(X[:10]) for images in (X, Items(X)))
-        assert first.tobytes() == second.tobytes()
-
-    def test_images_without_superpixels(self) -> None:
-        with pytest.raises(InputError, match="Superpixels"):
-            explainer(players=None, value_function="baseline").fit(X)
-
-    def test_a_fitted_game_has_its_players(self, fitted: FastSHAP) -> None:
-        again = explainer(players=None, value_function=fitted.value_function_).fit(X)
-        assert again.shap_values(X[:3]).shape == (3, 2, 2, 3)
-
-    def test_a_model_that_names_a_layer_twice_is_saved(self, tmp_path: Path) -> None:
-        class Twice(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layers = network()
-                self.features, self.classifier = self.layers[:-1], self.layers[-1]
-
-            def forward(self, x: Tensor) -> Tensor:
-                return self.classifier(self.features(x))
-
-        fitted = explainer(Twice()).fit(X)
-        fitted.save(tmp_path / "file")
-        assert FastSHAP.load(tmp_path / "file", model=Twice()).shap_values(X).shape == (len(X), 2, 2, 3)
-
-    @pytest.mark.parametrize(
-        "model",
-        [
-            nn.Sequential(nn.Flatten(), nn.Linear(64, 3)),
-            nn.Sequential(nn.Conv2d(3, 4, 3), *list(network())[1:]),
-            nn.Sequential(network()),
-        ],
-        ids=["no such layer", "other channels", "other names"],
-    )
-    def test_a_model_of_another_kind_is_a_wrong_model(self, fitted: FastSHAP, model: Any, tmp_path: Path) -> None:
-        fitted.save(tmp_path / "file")
-        try:
-            FastSHAP.load(tmp_path / "file", model=model)
-        except Exception as error:
-            assert type(error) is FileFormatError, type(error)  # noqa: PT017
-        else:
-            pytest.fail("it was taken")
-
-    def test_thinned_games_of_images_stay_within_their_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """MEMORY is the bytes of mixed rows that are built at once; here those of 100 images."""
-        sizes = []
-        game = explainer(value_function=Marginal(8)).fit(X).value_function_
-        assert isinstance(game, Marginal)
-        predict = game.predict
-
-        def counting(x: Tensor) -> Tensor:
-            sizes.append(len(x))
-            return predict(x)
-
-        monkeypatch.setattr(game, "predict", counting)
-        monkeypatch.setattr(thinning, "MEMORY", 100 * 8 * 64)
-        thinned = thinning.Thinned(game, 2, torch.Generator().manual_seed(0))
-        thinned(X[:40], torch.ones(40, 20, 4, dtype=torch.bool))
-        assert max(sizes) <= 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,7 @@ X = torch.rand(6, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
 STRIPES = np.arange(SIZE * SIZE).reshape(SIZE, SIZE) * 3 // 64 * 10  # three segments of different sizes
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    """New layers draw their weights from the global generator."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -283,6 +278,20 @@ def test_gradients_reach_all_that_is_run() -> None:
     built = Backbone().build(Classifier(), players(8), 5, X)
     awaken(built)
     assert dead(built, X) == ["cut.network.fc.weight", "cut.network.fc.bias"]
+
+
+def test_what_a_place_adds_depends_on_its_own_detail_and_on_the_whole() -> None:
+    """Of two images that differ in one corner, every player's value differs, and those in the corner the most."""
+    built = Backbone(["layer1", "layer2", "layer3"], width=8).build(Classifier(), players(8), 5, X).eval()
+    awaken(built)
+    with torch.no_grad():
+        for parameter in built.heads.parameters():
+            parameter.zero_()
+        other = X.clone()
+        other[:, :, :2, :2] = 1 - other[:, :, :2, :2]
+        moved = by_player(built(other) - built(X), 64).abs().mean((0, 2)).reshape(8, 8)
+    assert (moved > 0).all()
+    assert moved[:2, :2].mean() > 2 * moved[4:, 4:].mean()
 
 
 def test_another_network_lends_its_layers() -> None:

@@ -46,6 +46,8 @@ def test_coalition_loss_by_hand() -> None:
     worth = torch.tensor([[[3.0, 1.0], [3.0, 2.0]]])
     # residuals: 3 - 1 = 2, 1 - 0 = 1; 3 - 3 = 0, 2 + 1 = 3
     assert float(coalition_loss(phi, s, worth)) == pytest.approx((4 + 1 + 0 + 9) / 4)
+    weight = torch.tensor([[0.5, 2.0]])
+    assert float(coalition_loss(phi, s, worth, weight)) == pytest.approx((0.5 * (4 + 1) + 2 * (0 + 9)) / 4)
 
 
 def test_efficiency_penalty_by_hand() -> None:

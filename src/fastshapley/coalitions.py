@@ -84,6 +84,23 @@ def sample_kernel(
     return torch.cat([s, ~s], dim=1) if paired else s
 
 
+def sample_pairs(rows: int, coalitions: int, players: int, generator: torch.Generator) -> Tensor:
+    """The first of each of so many pairs, boolean (rows, coalitions // 2, players), every size as likely.
+
+    By `pair_weights` they stand for the Shapley kernel's. That draws half its coalitions where nearly all players
+    are on one side, and they tell little of what sets the players apart.
+    """
+    sizes = torch.randint(1, players, (rows, coalitions // 2), generator=generator, device=generator.device)
+    return subsets(sizes, players, generator)
+
+
+def pair_weights(s: Tensor) -> Tensor:
+    """How likely coalitions (..., players) are under the Shapley kernel, relative to every size being as likely."""
+    players = s.shape[-1]
+    weights = (players - 1) * kernel_sizes(players).float().to(s.device)
+    return weights[s.sum(-1) - 1]
+
+
 def sample_uniform_sizes(rows: int, coalitions: int, players: int, generator: torch.Generator) -> Tensor:
     """Coalitions whose size is uniform on 0..players, empty and full included: (rows, coalitions, players)."""
     sizes = torch.randint(players + 1, (rows, coalitions), generator=generator, device=generator.device)

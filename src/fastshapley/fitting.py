@@ -26,6 +26,7 @@ from fastshapley.schema import Schema
 from fastshapley.thinning import background_values, thinning
 from fastshapley.training import Run, train
 from fastshapley.value_functions.base import BaseGame, ValueFunction
+from fastshapley.value_functions.surrogate import Surrogate
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +61,18 @@ def build_network(
             body = MapsOf(copy.deepcopy(given), players)
         else:
             given = given or (Backbone() if isinstance(model, nn.Module) else UNet())
-            body = given.build(model, players, outputs // game.players, some)
+            body = given.build(_tuned(model, game), players, outputs // game.players, some)
     network = ExplainerNetwork(encoder, body, game.players, game.outputs, classes).to(x.device)
     _check_body(network, some)
     return network
+
+
+def _tuned(model: Any, game: ValueFunction) -> Any:
+    """The surrogate's network if it began as a copy of the model: it knows of hidden parts. Else the model."""
+    body = game.network_.body if isinstance(game, Surrogate) else None
+    if isinstance(body, nn.Module) and type(body) is type(model):
+        return body if body.state_dict().keys() == model.state_dict().keys() else model
+    return model
 
 
 def _table_body(

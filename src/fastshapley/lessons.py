@@ -10,13 +10,12 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fastshapley.coalitions import sample_kernel
+from fastshapley.coalitions import pair_weights, sample_kernel, sample_pairs
 from fastshapley.estimators.kernel import leverage_values
 from fastshapley.mixing import mix_rows
 from fastshapley.objective import coalition_loss
@@ -84,7 +83,9 @@ def prepare_examination(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str
         start, parts, done = time.monotonic(), [], 0
         while done < len(x) and (not done or clock.left()):
             part = x[done : 2 * done + 1]
-            parts.append(_draw(game, part, recipe.validation_coalitions, generator, paired=True))
+            s = sample_kernel(len(part), recipe.validation_coalitions, game.players, generator)
+            total, worth = _worth(game, part, s)
+            parts.append((total, s, worth))
             done += len(part)
         total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
         pace = (time.monotonic() - start) / (s[..., 0].numel() * cost_of(game))
@@ -106,19 +107,20 @@ def prepare_lesson(
 ) -> Lesson:
     """Rows to learn from, in units of ``scale``: by targets where they are affordable, else by the paper's loss."""
 
-    def paper_loss(phi: Tensor, s: Tensor, worth: Tensor, generator: torch.Generator) -> Tensor:
+    def fresh_loss(phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        game, count = thin(recipe.coalitions, generator), recipe.coalitions
+        s = sample_kernel(len(batch[1]), count, game.players, generator, paired=recipe.paired)
+        worth = (_worth(game, batch[1], s)[1] / scale).float()
         if recipe.outputs_per_step is not None and recipe.outputs_per_step < phi.shape[2]:
             order = torch.randperm(phi.shape[2], generator=generator, device=generator.device)
             pick = order[: recipe.outputs_per_step]
             phi, worth = phi[..., pick], worth[..., pick]
         return coalition_loss(phi, s, worth)
 
-    def draw(x: Tensor, generator: torch.Generator, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        total, s, worth = _draw(thin(count, generator), x, count, generator, paired=recipe.paired)
-        return (total / scale).float(), s, (worth / scale).float()
-
-    def fresh_loss(phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
-        return paper_loss(phi, *draw(batch[1], generator, recipe.coalitions)[1:], generator)
+    def keep(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        first = sample_pairs(len(x), plan.wanted, game.players, generator)
+        total, worth = _worth(thin(plan.wanted, generator), x, torch.cat([first, ~first], dim=1))
+        return (total / scale).float(), first, (worth / scale).float()
 
     def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         values, total = leverage_values(thin(plan.wanted, generator), x, plan.wanted // 2, generator)
@@ -138,10 +140,13 @@ def prepare_lesson(
         x = some(x, torch.arange(len(total), device=x.device))
         return Lesson(x, total, lambda phi, batch, g: (phi - targets[batch[0]]).square().mean())
     logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), plan.wanted)
-    keep = partial(draw, count=plan.wanted)
-    total, s, worth = _evaluate(x, size, threads, run, recipe.targets.seconds, keep)
-    x = some(x, torch.arange(len(total), device=x.device))
-    return Lesson(x, total, lambda phi, batch, g: paper_loss(phi, s[batch[0]], worth[batch[0]], g))
+    total, first, worth = _evaluate(x, size, threads, run, recipe.targets.seconds, keep)
+
+    def kept_loss(phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        s = torch.cat([first[batch[0]], ~first[batch[0]]], dim=1)
+        return coalition_loss(phi, s, worth[batch[0]], pair_weights(s))
+
+    return Lesson(some(x, torch.arange(len(total), device=x.device)), total, kept_loss)
 
 
 def _most_rows(value_function: ValueFunction, recipe: Recipe) -> int:
@@ -152,13 +157,10 @@ def _most_rows(value_function: ValueFunction, recipe: Recipe) -> int:
     return min(recipe.validation_rows, max(1, affordable))
 
 
-def _draw(
-    value_function: ValueFunction, x: Tensor, coalitions: int, generator: torch.Generator, *, paired: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Grand minus null, fresh coalitions s from the Shapley kernel, (n, m, players), and v(x, s) - v(x, 0)."""
-    s = sample_kernel(len(x), coalitions, value_function.players, generator, paired=paired)
+def _worth(value_function: ValueFunction, x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Grand minus null (n, outputs), and v(x, s) - v(x, 0), (n, m, outputs)."""
     null = null_values(value_function, x)
-    return grand_values(value_function, x) - null, s, evaluate(value_function, x, s) - null[:, None]
+    return grand_values(value_function, x) - null, evaluate(value_function, x, s) - null[:, None]
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class _Plan:
 
 
 def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, rows: int, run: Run) -> _Plan:
-    """The plan for so many ``rows`` at hand, with targets or with ``few`` coalitions each."""
+    """The plan for so many ``rows`` at hand, with targets or with ``few`` coalitions each, in pairs."""
     saved: dict[str, Any] | None = run.checkpoint.load("plan")
     if saved is None:
         seconds = min(options.seconds, _SHARE * run.clock.left())
@@ -192,6 +194,7 @@ def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, row
             a_player //= 2
             found = plan(2 * (a_player * players // 2), targets=True)
         if found.rows < options.fewest:
+            few = max(2, few - few % 2)
             found = plan(few, targets=False)
             if found.rows > (most := max(rows, options.rows)):  # more coalitions of each, then
                 found = plan(few * (found.rows // most), targets=False)

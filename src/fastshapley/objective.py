@@ -18,12 +18,14 @@ def normalize(phi: Tensor, total: Tensor) -> Tensor:
     return phi + gap[:, None] / phi.shape[1]
 
 
-def coalition_loss(phi: Tensor, s: Tensor, worth: Tensor) -> Tensor:
+def coalition_loss(phi: Tensor, s: Tensor, worth: Tensor, weight: Tensor | None = None) -> Tensor:
     """The paper's loss: the mean of ``(worth - s . phi)^2`` over rows, coalitions and outputs.
 
-    ``s`` is (n, m, players), ``worth`` = v(x, s) - v(x, 0) is (n, m, outputs).
+    ``s`` is (n, m, players), ``worth`` = v(x, s) - v(x, 0) is (n, m, outputs), and ``weight`` (n, m) is for
+    coalitions that are not drawn from the Shapley kernel.
     """
-    return (worth - s.to(phi.dtype) @ phi).square().mean()
+    squares = (worth - s.to(phi.dtype) @ phi).square()
+    return squares.mean() if weight is None else (weight[..., None] * squares).mean()
 
 
 def efficiency_penalty(phi: Tensor, total: Tensor) -> Tensor:

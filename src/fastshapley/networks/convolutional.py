@@ -32,9 +32,10 @@ class Backbone:
     layers: the names of the layers to read, as in ``dict(network.named_modules())``, one or several: the maps that
         are made of each are added up. One that is run several times is read the first time. By default the last
         layer of each size of map that is not finer than the grid, and of the coarsest one.
-    width: units for each player that see what lies there, where that is, and the whole of the coarsest maps. With 0
-        there is a 1x1 convolution alone, as in the paper.
-    network: where the layers and their first weights are from; by default the model that is explained.
+    width: units at each place of the coarsest maps, which see what lies there and the whole; from them the finer
+        maps are gone through, with half as many each. With 0 there is a 1x1 convolution alone, as in the paper.
+    network: where the layers and their first weights are from; by default the surrogate, if that is a copy of the
+        model that is explained, and else the model.
     """
 
     layers: str | Sequence[str] | None = None
@@ -180,53 +181,62 @@ class BackboneMaps(nn.Module):
         for name, made in zip(layers, maps, strict=True):
             if not isinstance(made, Tensor) or made.ndim != 4:
                 raise InputError(f"network: layer {name!r} does not make maps (b, channels, height, width)")
-        self.coarsest = min(range(len(maps)), key=lambda i: maps[i].shape[2] * maps[i].shape[3])
-        heads = [nn.Conv2d(made.shape[1], outputs, 1) for made in maps]
+        self.order = sorted(range(len(maps)), key=lambda i: maps[i].shape[2] * maps[i].shape[3])  # coarsest first
+        heads = [_pointwise(made.shape[1], outputs) for made in maps]
         for i, head in enumerate(heads):
             nn.init.zeros_(head.bias)  # type: ignore[arg-type]
-            if i != self.coarsest:
+            if i != self.order[0]:
                 nn.init.zeros_(head.weight)
             elif (weight := _classifier(network, maps[i].shape[1], outputs)) is not None:
                 with torch.no_grad():
                     head.weight.copy_(weight[:, :, None, None] / len(players))
         self.heads = nn.ModuleList(heads)
-        self.context = Context(maps, self.coarsest, players, outputs, width) if width else None
+        self.refinement = Refinement([maps[i] for i in self.order], players, outputs, width) if width else None
         for parameter in _unused(self.cut, x[:1]):
             parameter.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         maps = self.cut(x)
         values = torch.stack([self.to_players(head(made)) for head, made in zip(self.heads, maps, strict=True)])
-        return values.sum(0) if self.context is None else values.sum(0) + self.context(maps)
+        if self.refinement is None:
+            return values.sum(0)
+        return values.sum(0) + self.refinement([maps[i] for i in self.order])
 
 
-class Context(nn.Module):
-    """Maps of several sizes to values, (b, players * outputs), where each place knows of the whole image.
+class Refinement(nn.Module):
+    """Maps from the coarsest to the finest to values, (b, players * outputs); it starts at zero.
 
-    What a patch adds depends on all the others: the whole says what to make of what lies at a place, and adds what
-    it knows of each player by itself. It starts at zero.
+    What a patch adds depends on its detail, and on all the others: the coarsest maps as a whole say what to make of
+    each of their places, and these what to make of the finer ones that lie there. Half as many units do at each
+    finer size.
     """
 
-    def __init__(self, maps: Sequence[Tensor], coarsest: int, players: Partition, outputs: int, width: int) -> None:
+    def __init__(self, maps: Sequence[Tensor], players: Partition, outputs: int, width: int) -> None:
         super().__init__()
-        self.coarsest, self.to_players = coarsest, ToPlayers(players)
-        self.grid = players.grid or tuple(maps[0].shape[2:])
-        self.local = nn.ModuleList(nn.Conv2d(made.shape[1], width, 1, bias=False) for made in maps)
-        self.whole = nn.Sequential(
-            nn.Flatten(), Perceptron(maps[coarsest].numel(), 2 * width, 2, 2 * width, "silu")
-        )
-        self.place = nn.Parameter(0.1 * torch.randn(1, width, *self.grid))
-        self.hidden = nn.Sequential(nn.SiLU(), nn.Conv2d(width, width, 1), nn.SiLU(), nn.Conv2d(width, outputs, 1))
-        self.own = nn.Linear(2 * width, len(players) * outputs)
-        for parameter in (*self.hidden[-1].parameters(), *self.own.parameters()):
-            nn.init.zeros_(parameter)
+        self.to_players = ToPlayers(players)
+        self.place = nn.Parameter(0.1 * torch.randn(1, width, *maps[0].shape[2:]))
+        self.whole = nn.Sequential(nn.Flatten(), Perceptron(maps[0].numel(), 2 * width, 1, 2 * width, "silu"))
+        widths = [max(1, width >> finer) for finer in range(len(maps))]
+        self.from_coarser = nn.ModuleList(map(_pointwise, widths[:-1], widths[1:]))
+        self.gates = nn.ModuleList(_pointwise(m.shape[1], 2 * w) for m, w in zip(maps, widths, strict=True))
+        self.around = nn.ModuleList(nn.Conv2d(w, w, 3, padding=1) for w in widths)
+        self.heads = nn.ModuleList(_pointwise(w, outputs) for w in widths)
+        for head in self.heads:
+            for parameter in head.parameters():
+                nn.init.zeros_(parameter)
 
     def forward(self, maps: Sequence[Tensor]) -> Tensor:
-        local = torch.stack([resized(f(made), self.grid) for f, made in zip(self.local, maps, strict=True)]).sum(0)
-        whole = functional.silu(self.whole(maps[self.coarsest]))
-        weight, shift = whole[:, :, None, None].chunk(2, dim=1)
-        values: Tensor = self.to_players(self.hidden(local * (1 + weight) + shift + self.place))
-        return values + self.own(whole)
+        weight, shift = self.whole(maps[0])[:, :, None, None].chunk(2, dim=1)
+        known = self.place * (1 + weight) + shift
+        values = []
+        for i, made in enumerate(maps):
+            if i:
+                known = functional.silu(self.from_coarser[i - 1](resized(known, tuple(made.shape[2:]))))
+            weight, shift = self.gates[i](made).chunk(2, dim=1)
+            known = known * (1 + weight) + shift
+            known = known + self.around[i](functional.silu(known))
+            values.append(self.to_players(self.heads[i](functional.silu(known))))
+        return torch.stack(values).sum(0)
 
 
 class UNetMaps(nn.Module):
@@ -290,6 +300,10 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def _pointwise(inputs: int, outputs: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 1)
 
 
 def _block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:

@@ -27,7 +27,7 @@ from fastshapley.models import ModelFunction, trial_rows
 from fastshapley.networks.pixels import MEAN
 from fastshapley.networks.pretrained import load_classifier
 from fastshapley.paper import store
-from fastshapley.paper.image_sets import ImageSet, Photographs, load_images
+from fastshapley.paper.image_sets import ImageSet, Photographs, load_images, training_rows
 from fastshapley.paper.store import Arrays, Store, game_arrays, game_from
 from fastshapley.players import Partition, Superpixels
 from fastshapley.recipes import Recipe
@@ -78,14 +78,14 @@ _MADE_BY = (
 class ImageScale:
     """How much of everything.
 
-    images: to train on, None for all. epochs: of the surrogate and of the evaluators. share: of the explainer's
-    steps and evaluations. test, slow, compared: images that methods, slow methods, and errors are measured on.
-    truth: evaluations a player for the truth. left_out: images that CXPlain learns from. shares: of the training
-    images, for the robustness to limited data; robustness: of the explainer's steps there.
+    images: to train on, None for all. epochs: of the surrogate and of the evaluators, None for the set's own.
+    share: of the explainer's steps and evaluations. test, slow, compared: images that methods, slow methods, and
+    errors are measured on. truth: evaluations a player for the truth. left_out: images that CXPlain learns from.
+    shares: of the training images, for the robustness to limited data; robustness: of the explainer's steps there.
     """
 
     images: int | None = None
-    epochs: int = 10
+    epochs: int | None = None
     share: float = 1.0
     test: int = 1000
     slow: int = 100
@@ -274,7 +274,7 @@ class ImageExperiments:
     def _cxplain(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
         images = self.images
         start = time.perf_counter()
-        options = self._recipe(1.0).explainer
+        options = self._part(recipes.default_images(self.scale.left_out), self.scale.share).explainer
         fitted = baselines.CXPlain(
             self.network,
             self.players,
@@ -356,15 +356,18 @@ class ImageExperiments:
     def _problem(self) -> Problem:
         images = self.images
         model = ModelFunction(self.network, self.schema, trial_rows(images.x), logits=True)
-        recipe = replace(self._recipe(1.0), surrogate=(_training(self.scale.epochs, learning_rate=1e-3),))
+        epochs = self.scale.epochs or self.set.epochs
+        recipe = replace(self._recipe(1.0), surrogate=(_training(epochs, learning_rate=1e-3),))
         return Problem(model, images.x, images.x_val, self.players, "logit", recipe)
 
     def _recipe(self, share: float) -> Recipe:
         """The default recipe for all training images, or for a share of them with less work."""
-        recipe = recipes.default_images(int(share * 0.9 * (self.scale.images or _IMAGES[self.set.name])))
-        part = self.scale.share * (1.0 if share == 1 else self.scale.robustness)
-        if part == 1:
-            return recipe
+        recipe = recipes.default_images(int(share * training_rows(self.set, self.scale.images)))
+        return self._part(recipe, self.scale.share * (1.0 if share == 1 else self.scale.robustness))
+
+    @staticmethod
+    def _part(recipe: Recipe, part: float) -> Recipe:
+        """The recipe with a part of the explainer's work."""
         assert recipe.explainer.steps is not None
         assert recipe.targets is not None
         steps, evaluations = recipe.explainer.steps, recipe.targets.evaluations
@@ -377,9 +380,6 @@ class ImageExperiments:
     def _settings(self, piece: Piece) -> dict[str, Any]:
         recipe = asdict(self._recipe(piece.share))
         return {"made_by": revision(), **asdict(self.set), **asdict(self.scale), **asdict(piece), **recipe}
-
-
-_IMAGES = {"cifar10": 30_000, "imagenette": 3000}  # in the folder of data; the recipe is for so many
 
 
 def revision() -> str:

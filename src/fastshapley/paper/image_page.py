@@ -45,7 +45,8 @@ def _set(found: dict[str, Any]) -> list[str]:
         f"## {title}",
         f"Made by `{found['command']}` (fastshapley {found['version']}): {chosen['classifier']} at "
         f"{chosen['size']} x {chosen['size']}, {chosen['grid']} x {chosen['grid']} superpixels, "
-        f"{found['training_images']} training images; every number is in [images-{name}.json](images-{name}.json).",
+        f"{found['training_images']} training images, half of them mirror images; every number is in "
+        f"[images-{name}.json](images-{name}.json).",
     ]
     for evaluator, described in found["evaluators"].items():
         parts.append(

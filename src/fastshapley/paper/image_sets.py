@@ -17,7 +17,8 @@ _SEED = 0
 class ImageSet:
     """Images, the classifier that is explained, and another one, from which the second evaluator starts.
 
-    tuning: epochs of training on the labels, for a classifier that comes from larger images.
+    images: in the folder, for training and validation. epochs: of the surrogate and the evaluators. tuning: epochs
+    of training on the labels, for a classifier that comes from larger images.
     """
 
     name: str
@@ -25,18 +26,23 @@ class ImageSet:
     grid: int
     classifier: str
     other: str
+    images: int
+    epochs: int
     tuning: int = 0
 
 
 SETS = {
-    "cifar10": ImageSet("cifar10", 32, 16, "resnet20", "resnet56"),
-    "imagenette": ImageSet("imagenette", 112, 14, "squeezenet", "mobilenet_v2", tuning=8),
+    "cifar10": ImageSet("cifar10", 32, 16, "resnet20", "resnet56", images=30_000, epochs=5),
+    "imagenette": ImageSet("imagenette", 112, 14, "squeezenet", "mobilenet_v2", images=3000, epochs=20, tuning=8),
 }
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """Images from 0 to 1, (n, 3, size, size), for training, validation and tests, and labels of the first two."""
+    """Images from 0 to 1, (n, 3, size, size), for training, validation and tests, and labels of the first two.
+
+    Each image to train on is followed by its mirror image.
+    """
 
     x: Tensor
     labels: Tensor
@@ -62,4 +68,12 @@ def load_images(chosen: ImageSet, images: int | None, tests: int) -> Photographs
     held = max(1, len(order) // 10)
     some = torch.randperm(len(x_test), generator=generator)[:tests]
     val, rest = order[:held], order[held:]
-    return Photographs(x[rest], labels[rest], x[val], labels[val], x_test[some], classes)
+    mirrored = torch.stack([x[rest], x[rest].flip(3)], dim=1).flatten(0, 1)
+    twice = labels[rest].repeat_interleave(2)
+    return Photographs(mirrored, twice, x[val], labels[val], x_test[some], classes)
+
+
+def training_rows(chosen: ImageSet, images: int | None) -> int:
+    """How many images `load_images` gives to train on, known without loading them."""
+    count = min(chosen.images, images or chosen.images)
+    return 2 * (count - max(1, count // 10))
