@@ -175,7 +175,7 @@ def paper_images() -> Recipe:
 def default_images(rows: int) -> Recipe:
     """Ours for images: coalitions are evaluated once and kept, and learnt from with an annealed rate.
 
-    As for tables, few images are mixed to many, and learnt from for longer.
+    As for tables, few images are mixed to many, and learnt from for longer; of many, each is evaluated less often.
     """
     few = min(1.0, (_FEW / rows) ** 2)
     return Recipe(
@@ -190,7 +190,7 @@ def default_images(rows: int) -> Recipe:
             ),
         ),
         explainer=Training(
-            steps=int(max(2500 * few, min(20_000, 20 * rows / 64))),
+            steps=int(max(2500 * few, min(4500, 20 * rows / 64))),
             batch_size=64,
             learning_rate=1e-3 * (1 + few),
             weight_decay=1e-2,
@@ -198,7 +198,7 @@ def default_images(rows: int) -> Recipe:
             clip=1.0,
         ),
         targets=Targets(
-            evaluations=int((64 + 448 * few) * rows),
+            evaluations=max(64 * rows, min(512 * rows, 3_000_000)),
             rows=int(max(1.0, 8 * few * rows)),
             seconds=math.inf,
             fewest=1 << 40,
