@@ -61,6 +61,12 @@ class Budget:
             return math.inf
         return self.left() if isinstance(game, BaseGame) else _REPORT * self.evaluations
 
+    def for_errors(self, game: ValueFunction) -> float:
+        """How many evaluations may be spent on learning how far values are off."""
+        if self.evaluations is None or isinstance(game, Surrogate):
+            return math.inf
+        return self.left() / 2 if isinstance(game, BaseGame) else 0.0
+
     def bound(self, recipe: Recipe, game: ValueFunction) -> Recipe:
         """The recipe with no more evaluations than are left."""
         if self.evaluations is None or isinstance(game, Surrogate) or game.players == 1:

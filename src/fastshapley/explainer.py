@@ -32,11 +32,13 @@ from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.players import Features, Groups, Partition, Superpixels
 from fastshapley.recipes import Recipe
+from fastshapley.refining import Prior, refine
 from fastshapley.report import ROWS, Report, measure_network
 from fastshapley.rows import Rows, Stream, some
 from fastshapley.schema import Schema
 from fastshapley.thinning import can_be_thinned
 from fastshapley.training import Clock, Run, one_thread, seed_of
+from fastshapley.uncertainty import Errors, fit_errors
 from fastshapley.value_functions import BaseGame, Baseline, Marginal, Problem, Surrogate, ValueFunction
 from fastshapley.value_functions.base import LINKS, Link, grand_values, null_values
 
@@ -84,6 +86,7 @@ class FastSHAP(BaseEstimator):
 
     losses_: list[float]
     report_: Report | None
+    errors_: Errors | None
 
     def __init__(
         self,
@@ -176,6 +179,10 @@ class FastSHAP(BaseEstimator):
                 owner=partition.owner,
             )
             self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
+            if recipe.errors is not None and held_out:
+                self.errors_ = fit_errors(
+                    network, game, x_exam, x_report, recipe.errors, run, pace=pace, calls=budget.for_errors(game)
+                )
             self.report_ = measure_network(
                 network,
                 game,
@@ -191,8 +198,22 @@ class FastSHAP(BaseEstimator):
             logger.info("the model was called with %d rows in all", model.evaluations)
         return self
 
-    def __call__(self, X: Any, *, upsample: bool = False) -> shap.Explanation:
+    def __call__(
+        self,
+        X: Any,
+        *,
+        errors: bool = False,
+        budget: int | None = None,
+        tol: float | None = None,
+        upsample: bool = False,
+    ) -> shap.Explanation:
         """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several.
+
+        errors: ``error_std`` of the result is the standard error of each value: 90 % of the exact values are within
+            1.645 of them.
+        budget: evaluations a row, on average, to correct the values with; rows whose values are further off get
+            more. tol: correct each row until its largest standard error is below ``tol`` times the range of its
+            values. With either, the result has ``error_std`` too.
 
         Of images, as shap has them, (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for
         segments, (n, height, width, 1, outputs), a player's value shared out among its pixels. `shap.image_plot`
@@ -201,11 +222,14 @@ class FastSHAP(BaseEstimator):
         x = self._encode(X)
         values, base = self._explain(x)
         names = self.output_names_
+        stderr = None
+        if errors or budget is not None or tol is not None:
+            values, stderr = self._refine(x[:], values, budget, tol)
         if isinstance(self.schema_, ImageSchema):
-            return image_explanation(x[:], values, base, self.partition_, names, upsample=upsample)
+            return image_explanation(x[:], values, base, self.partition_, names, stderr, upsample=upsample)
         if upsample or not isinstance(x, Tensor):
             raise InputError("upsample is for images, and the explainer was fitted to a table")
-        return explanation(x, values, base, self.schema_, self.partition_, names)
+        return explanation(x, values, base, self.schema_, self.partition_, names, stderr)
 
     def shap_values(self, X: Any, *, upsample: bool = False) -> NDArray[np.float64]:
         """Shapley values, (n, players) for one output, (n, players, outputs) for several.
@@ -359,7 +383,7 @@ class FastSHAP(BaseEstimator):
         self.schema_, self.partition_, self.value_function_, self.network_ = schema, partition, game, network
         self.output_names_ = output_names
         self.normalize_ = self.normalize
-        self.report_ = None
+        self.report_, self.errors_ = None, None
         self.player_names_ = partition.names
         if isinstance(schema, Schema):
             self.feature_names_in_ = np.array([column.key for column in schema.columns], dtype=object)
@@ -387,6 +411,32 @@ class FastSHAP(BaseEstimator):
             values.append(phi)
             base.append(null)
         return torch.cat(values), torch.cat(base)
+
+    def _refine(self, x: Tensor, values: Tensor, budget: int | None, tol: float | None) -> tuple[Tensor, Tensor]:
+        """Values and their standard errors, (n, players, outputs) each, corrected if there is a budget or a tol."""
+        if self.normalize_ == "never" and self.value_function_.players > 1:
+            raise InputError(
+                "errors, budget and tol are for values that sum to grand minus null: use normalize='always'"
+            )
+        if self.errors_ is None:
+            raise InputError(
+                "errors, budget and tol need to know how far values are off, which this explainer did not learn: "
+                "fit it with recipe='default', with rows enough to hold some out, and time and evaluations left"
+            )
+        variance, noise = self.errors_(x, values)
+        if budget is None and tol is None:
+            return values, variance.sqrt()
+        prior = Prior(values, variance, noise, self.errors_.head.profile)
+        found = refine(
+            self.value_function_,
+            x,
+            prior,
+            budget=budget,
+            tol=tol,
+            random_state=seed_of(self.random_state),
+            progress=self.progress,
+        )
+        return torch.from_numpy(found.values), torch.from_numpy(found.stderr)
 
 
 def _is_fitted(value_function: Any) -> bool:

@@ -16,9 +16,17 @@ from fastshapley.schema import Schema
 
 
 def explanation(
-    x: Tensor, values: Tensor, base: Tensor, schema: Schema, players: Partition, output_names: Sequence[str]
+    x: Tensor,
+    values: Tensor,
+    base: Tensor,
+    schema: Schema,
+    players: Partition,
+    output_names: Sequence[str],
+    stderr: Tensor | None = None,
 ) -> shap.Explanation:
     """The explanation of encoded rows ``x``: values (n, players, outputs) and base values (n, outputs).
+
+    ``stderr`` are the values' standard errors, if they are known.
 
     ``data`` holds numbers, so that plots can colour by them; where players stand for categories or for several
     columns, ``display_data`` holds what a person should read instead.
@@ -30,12 +38,20 @@ def explanation(
         data=data,
         display_data=display,
         feature_names=list(players.names),
+        error_std=None if stderr is None else squeeze(stderr.cpu().numpy()),
         output_names=list(output_names) if len(output_names) > 1 else None,
     )
 
 
 def image_explanation(
-    x: Tensor, values: Tensor, base: Tensor, players: Partition, output_names: Sequence[str], *, upsample: bool
+    x: Tensor,
+    values: Tensor,
+    base: Tensor,
+    players: Partition,
+    output_names: Sequence[str],
+    stderr: Tensor | None = None,
+    *,
+    upsample: bool,
 ) -> shap.Explanation:
     """The explanation of images ``x`` (n, channels, height, width), from values (n, players, outputs).
 
@@ -44,9 +60,12 @@ def image_explanation(
     data = x.movedim(1, -1).cpu().numpy()
     if len(data) and (data.min() < 0 or data.max() > 1):
         data = (data - data.min()) / max(float(data.max() - data.min()), 1e-12)
-    drawn = maps(values, players, upsample=upsample or players.grid is None)
+    upsample = upsample or players.grid is None
+    drawn = maps(values, players, upsample=upsample)
+    off = None if stderr is None else squeeze(maps(stderr, players, upsample=upsample)[..., None, :])
     return shap.Explanation(
         values=squeeze(drawn[..., None, :]),
+        error_std=off,
         base_values=squeeze(base.cpu().numpy()),
         data=data,
         output_names=list(output_names) if len(output_names) > 1 else None,

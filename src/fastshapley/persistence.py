@@ -26,6 +26,7 @@ from fastshapley.recipes import Layers, Recipe, Targets
 from fastshapley.report import Report
 from fastshapley.schema import Schema
 from fastshapley.training import Training
+from fastshapley.uncertainty import Errors
 from fastshapley.value_functions import Baseline, Marginal, Missing, Removal, Surrogate
 from fastshapley.version import __version__
 
@@ -67,6 +68,8 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     }
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"value_function.{name}": tensor for name, tensor in game_tensors.items()}
+    if explainer.errors_ is not None:
+        tensors |= {f"errors.{name}": tensor for name, tensor in explainer.errors_.head.state_dict().items()}
     # clones: a module may have a layer by two names, and safetensors wants each number once
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     metadata = {_KEY: json.dumps(config)}
@@ -114,6 +117,10 @@ def load(
     explainer.value_function = game
     _load_weights(built, _part(tensors, "network"), "network" if network is not None else "model")
     explainer._set_fitted(schema, partition, game, built.eval(), tuple(config["output_names"]))
+    if weights := _part(tensors, "errors"):
+        with torch.random.fork_rng(devices=[]):
+            explainer.errors_ = Errors(built)
+        _load_weights(explainer.errors_.head, weights, "network")
     explainer.losses_ = config["losses"]
     explainer.report_ = None if config["report"] is None else Report(**config["report"])
     return explainer
@@ -283,6 +290,7 @@ def _recipe(config: Any) -> Any:
             **config,
             "surrogate": tuple(Training(**stage) for stage in config["surrogate"]),
             "explainer": Training(**config["explainer"]),
+            "errors": None if config.get("errors") is None else Training(**config["errors"]),
             "surrogate_layers": Layers(**config["surrogate_layers"]),
             "explainer_layers": Layers(**config["explainer_layers"]),
             "targets": None if config["targets"] is None else Targets(**config["targets"]),

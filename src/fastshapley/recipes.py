@@ -11,6 +11,7 @@ from fastshapley.training import Training
 
 _FEW = 2000  # rows
 _MANY = 32  # players
+_ERRORS = Training(steps=400, batch_size=128, learning_rate=3e-3, weight_decay=1e-2, schedule="cosine", clip=1.0)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Recipe:
     surrogate: the stages that the surrogate goes through, one after the other.
     surrogate_coalitions: coalitions a row in each of its steps.
     explainer: how the explainer is trained.
+    errors: how the network is trained that says how far each value may be off; None for no such network.
     targets: fit to estimated values where they are affordable; None for the paper's loss on fresh coalitions.
     coalitions, paired: coalitions a row in each step of the paper's loss, and whether they come in pairs.
     outputs_per_step: outputs drawn for each step of the paper's loss; None for all of them jointly.
@@ -74,6 +76,7 @@ class Recipe:
 
     surrogate: tuple[Training, ...]
     explainer: Training
+    errors: Training | None = None
     surrogate_layers: Layers = field(default_factory=Layers)
     explainer_layers: Layers = field(default_factory=Layers)
     surrogate_coalitions: int = 1
@@ -92,6 +95,7 @@ class Recipe:
             raise ValueError(f"Recipe: surrogate is {self.surrogate!r}; it must be a tuple of Training")
         for name, kind in (
             ("explainer", Training),
+            ("errors", Training | None),
             ("surrogate_layers", Layers),
             ("explainer_layers", Layers),
             ("targets", Targets | None),
@@ -155,6 +159,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
             clip=1.0,
         ),
         explainer_layers=Layers(3, 128 if many else 256, "silu"),
+        errors=_ERRORS,
         targets=Targets(
             coalitions=8 if many else 16 if noisy else 32,
             evaluations=(2 if noisy else 1) * int(max(8e6 * few, min(14e6, 500 * rows))),
@@ -203,6 +208,7 @@ def default_images(rows: int) -> Recipe:
             seconds=math.inf,
             fewest=1 << 40,
         ),
+        errors=_ERRORS,
         coalitions=32,
         validation_rows=256,
         validation_coalitions=32,

@@ -24,7 +24,7 @@ from fastshapley.value_functions.removal import Removal
 
 logger = logging.getLogger(__name__)
 
-ROWS = 128  # at most
+ROWS = 512  # at most
 _EVALUATIONS = 2_000_000  # of the user's model or of the surrogate, spent on the truth
 _WORK = 60_000_000  # evaluations times players: drawing and solving take their time too
 _FEWEST = 32  # rows whose exact values are worth more than estimates of all

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fastshapley.coalitions import kernel_sizes, sample_kernel, subsets
+from fastshapley.coalitions import curvature, kernel_sizes, sample_kernel, subsets
 from fastshapley.errors import InputError
 from fastshapley.estimators.base import Block, Estimate, estimate_by_sampling
 from fastshapley.estimators.regression import Stratum, draw_weights, solve_pairs, solve_with_errors
@@ -69,6 +69,49 @@ def kernel(
     )
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of a coalition s and its complement, as many of each row.
+
+    z: 2s - 1, (n, pairs, players). u: v(s) - v(1 - s), (n, pairs, outputs). weight: (pairs,), of mean one.
+    strata: within which they were drawn uniformly.
+    """
+
+    z: Tensor
+    u: Tensor
+    weight: Tensor
+    strata: list[Stratum]
+
+
+def draw_pairs(
+    value_function: ValueFunction, x: Tensor, pairs: int, generator: torch.Generator, numbers: Tensor | None = None
+) -> Pairs:
+    """So many pairs of each row by leverage; from the Shapley kernel where they are fewer than the sizes."""
+    players = value_function.players
+    sizes = players // 2
+    design = _Leverage(players, pairs, generator) if pairs >= sizes else _Kernel(players, generator)
+    s = design.draw(torch.arange(len(x), device=x.device), pairs)
+    u = _differences(value_function, x, s, numbers)
+    strata = design.strata(x.device)
+    return Pairs(2 * s.to(torch.int8) - 1, u, draw_weights(strata, pairs, x.device), strata)
+
+
+def sampling_variance(players: int, pairs: int, profile: Sequence[float]) -> float:
+    """The variance of a value from so many pairs of `draw_pairs`, if that of what pairs leave unexplained is one.
+
+    ``profile`` is how it depends on the size, from one player to half of them. It falls to zero with all pairs.
+    """
+    sizes = _sizes(players)
+    if pairs < len(sizes):
+        total = sum(size.share * there for size, there in zip(sizes, profile, strict=True)) / pairs
+    else:
+        total = sum(
+            size.share**2 * there * (1 / count - 1 / size.population)
+            for size, count, there in zip(sizes, _plan(sizes, pairs), profile, strict=True)
+        )
+    return total / (4 * curvature(players)) ** 2
+
+
 def leverage_values(
     value_function: ValueFunction, x: Tensor, pairs: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
@@ -76,16 +119,12 @@ def leverage_values(
 
     The bare estimate, without standard errors; with all pairs that there are it is exact.
     """
-    players = value_function.players
-    pairs = min(pairs, (1 << players - 1) - 1)
+    pairs = min(pairs, (1 << value_function.players - 1) - 1)
     values, totals = [], []
     for part in x.split(max(1, _EVALUATIONS // (2 * pairs))):
         total = total_values(value_function, part)
-        design = _Leverage(players, pairs, generator)
-        s = design.draw(torch.arange(len(part), device=x.device), pairs)
-        u = _differences(value_function, part, s)
-        weight = draw_weights(design.strata(x.device), pairs, x.device)
-        values.append(solve_pairs(2 * s.to(torch.int8) - 1, u, total, weight))
+        drawn = draw_pairs(value_function, part, pairs, generator)
+        values.append(solve_pairs(drawn.z, drawn.u, total, drawn.weight))
         totals.append(total)
     return torch.cat(values), torch.cat(totals)
 
@@ -122,19 +161,44 @@ class _Size:
     drawn: int = 0
 
 
+def _sizes(players: int) -> list[_Size]:
+    probability = kernel_sizes(players)
+    sizes = []
+    for k in range(1, players // 2 + 1):
+        middle = 2 * k == players
+        population = math.comb(players, k) // (2 if middle else 1)
+        share = float(probability[k - 1]) * (1 if middle else 2)
+        sizes.append(_Size(k, population, share, 1 if middle else 2))
+    return sizes
+
+
+def _plan(sizes: Sequence[_Size], units: int) -> list[int]:
+    """How many pairs of each size: in proportion to their rates, at least two if that can be, at most all."""
+    least = 2 if units >= 2 * len(sizes) else 1
+    counts = [min(least, size.population) for size in sizes]
+    open_sizes = {i for i, size in enumerate(sizes) if counts[i] < size.population}
+    left = units - sum(counts)
+    while left > 0 and open_sizes:
+        rate = left / sum(sizes[i].rate for i in open_sizes)
+        grants = {i: min(int(rate * sizes[i].rate), sizes[i].population - counts[i]) for i in open_sizes}
+        if not any(grants.values()):
+            for i in sorted(open_sizes, key=lambda i: -sizes[i].rate)[:left]:
+                counts[i] += 1
+            break
+        for i, grant in grants.items():
+            counts[i] += grant
+        left = units - sum(counts)
+        open_sizes = {i for i in open_sizes if counts[i] < sizes[i].population}
+    return counts
+
+
 class _Leverage:
     """Pairs stratified by size, as many of each; without replacement where a size is small."""
 
     def __init__(self, players: int, units: int, generator: torch.Generator) -> None:
         self.players, self.generator = players, generator
-        probability = kernel_sizes(players)
-        self.sizes = []
-        for k in range(1, players // 2 + 1):
-            middle = 2 * k == players
-            population = math.comb(players, k) // (2 if middle else 1)
-            share = float(probability[k - 1]) * (1 if middle else 2)
-            self.sizes.append(_Size(k, population, share, 1 if middle else 2))
-        for size, most in zip(self.sizes, self._plan(units), strict=True):
+        self.sizes = _sizes(players)
+        for size, most in zip(self.sizes, _plan(self.sizes, units), strict=True):
             if size.population <= 2 * most:
                 size.listed = self._list(size)
         self.numbers: list[int] = []  # the stratum of each draw
@@ -142,7 +206,10 @@ class _Leverage:
     def draw(self, rows: Tensor, units: int) -> Tensor:
         """The next pairs of each row, (rows, units, players); ``rows`` are positions in the block's first rows."""
         drawn = sum(size.drawn for size in self.sizes)
-        more = [max(0, want - size.drawn) for want, size in zip(self._plan(drawn + units), self.sizes, strict=True)]
+        more = [
+            max(0, want - size.drawn)
+            for want, size in zip(_plan(self.sizes, drawn + units), self.sizes, strict=True)
+        ]
         while sum(more) > units:  # rounding may have given a size one too many before
             more[max(range(len(more)), key=more.__getitem__)] -= 1
         parts, free = [], []
@@ -174,26 +241,6 @@ class _Leverage:
             keys = torch.rand(int(rows.max()) + 1, size.population, generator=self.generator, device=device)
             size.order = keys.argsort(1)
         return listed[size.order[rows, size.drawn - count : size.drawn]]
-
-    def _plan(self, units: int) -> list[int]:
-        """How many pairs of each size: in proportion to their rates, at least two, and at most all."""
-        counts = [min(2, size.population) for size in self.sizes]
-        open_sizes = {i for i, size in enumerate(self.sizes) if counts[i] < size.population}
-        left = units - sum(counts)
-        while left > 0 and open_sizes:
-            rate = left / sum(self.sizes[i].rate for i in open_sizes)
-            grants = {
-                i: min(int(rate * self.sizes[i].rate), self.sizes[i].population - counts[i]) for i in open_sizes
-            }
-            if not any(grants.values()):
-                for i in sorted(open_sizes, key=lambda i: -self.sizes[i].rate)[:left]:
-                    counts[i] += 1
-                break
-            for i, grant in grants.items():
-                counts[i] += grant
-            left = units - sum(counts)
-            open_sizes = {i for i in open_sizes if counts[i] < self.sizes[i].population}
-        return counts
 
     def _list(self, size: _Size) -> Tensor:
         """All coalitions of a size, (population, players); of the middle size, one of each pair."""

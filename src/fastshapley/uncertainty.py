@@ -1,0 +1,188 @@
+"""How far each value of an explainer may be off: a small network that learns it from rows that were held out."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fastshapley.estimators.residuals import Residuals, residuals
+from fastshapley.networks.mlp import ExplainerNetwork, Perceptron, TableEncoder
+from fastshapley.objective import normalize
+from fastshapley.rows import Rows
+from fastshapley.training import Run, Training, train
+from fastshapley.value_functions.base import ValueFunction, cost, total_values
+
+LEVEL = 0.9  # of the intervals that are made to hold
+_NORMAL = 1.6449  # half their width, in standard errors
+_LAYERS, _WIDTH = 2, 64
+_BATCH = 64  # rows in one forward pass of the explainer
+_LARGEST = 1e3  # times the usual variance, at most, and at least one by that
+_EVALUATIONS = 1_000_000  # of the game, to learn from, and as many to calibrate by
+_ROWS, _CALIBRATION = 2048, 512  # at most
+_FEWEST = 16  # rows to learn anything from
+_PAIRS = 256  # of a row, at most, to learn from: more rows are worth more
+_SECONDS = 60.0
+
+
+def fit_errors(
+    network: ExplainerNetwork,
+    game: ValueFunction,
+    x: Rows,
+    x_calibration: Rows,
+    training: Training,
+    run: Run,
+    *,
+    pace: float,
+    calls: float,
+) -> Errors | None:
+    """Learn how far a trained network's values are off, from rows ``x`` that it was not trained on.
+
+    Intervals are calibrated on other rows. ``calls`` is how many rows the model, or the surrogate, may be called
+    with, and ``pace`` the seconds that one takes; None if that does not do.
+    """
+    if game.players == 1:
+        return None
+    seconds = min(_SECONDS, run.clock.left() / 2) / 2
+    evaluations = int(min(_EVALUATIONS, calls / 2 / cost(game), seconds / max(pace * cost(game), 1e-12)))
+    pairs = max(game.players, min(_PAIRS, 4 * game.players))
+    rows = min(_ROWS, len(x), evaluations // (2 * pairs))
+    if rows < min(_FEWEST, len(x)):
+        return None
+    generator = run.generator("errors")
+    with run.isolated("error weights"):
+        errors = Errors(network)
+    x, x_calibration = x[:rows], x_calibration[: min(_CALIBRATION, rows)]
+    phi = explained(network, game, x)
+    errors.fit(x, phi, residuals(game, x, phi, pairs, generator), training, run)
+    phi = explained(network, game, x_calibration)
+    pairs = max(pairs, evaluations // (2 * len(x_calibration)))
+    errors.calibrate(x_calibration, phi, residuals(game, x_calibration, phi, pairs, generator))
+    return errors
+
+
+def explained(network: ExplainerNetwork, game: ValueFunction, x: Tensor) -> Tensor:
+    """The network's values, which sum to grand minus null, (n, players, outputs), float64."""
+    with torch.no_grad():
+        phi = torch.cat([network(part).double() for part in x.split(_BATCH)])
+    return normalize(phi, total_values(game, x))
+
+
+class ErrorNetwork(nn.Module):
+    """From an explainer's inputs and values to variances: of each value, and of what a pair leaves unexplained.
+
+    It starts as the mean over rows, by player, and learns in which rows an explainer is further off. Outputs that
+    mirror each other have the same.
+    """
+
+    def __init__(self, inputs: int, players: int, outputs: int) -> None:
+        """``inputs`` of a table's encoder, 0 for images; ``outputs`` that differ."""
+        super().__init__()
+        self.players, self.outputs = players, outputs
+        self.body = Perceptron(inputs + players * outputs, (players + 1) * outputs, _LAYERS, _WIDTH, "silu")
+        for parameter in self.body[-1].parameters():
+            nn.init.zeros_(parameter)
+        self.register_buffer("usual", torch.ones(players + 1, outputs))
+        self.register_buffer("factor", torch.ones(()))
+        self.register_buffer("profile", torch.ones(players // 2, dtype=torch.float64))
+
+    usual: Tensor
+    factor: Tensor
+    profile: Tensor
+
+    def forward(self, inputs: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """Variances (n, players, outputs) and (n, outputs), in units of the values (n, players, outputs) given."""
+        together = torch.cat([inputs, phi.flatten(1)], dim=1)
+        raw = self.body(together).reshape(len(phi), self.players + 1, self.outputs)
+        most = math.log(_LARGEST)
+        found = self.usual * (most * torch.tanh(raw / most)).exp()
+        return self.factor.square() * found[:, :-1], found[:, -1]
+
+
+class Errors:
+    """An explainer's network with the `ErrorNetwork` that watches it; it works on encoded rows."""
+
+    def __init__(self, network: ExplainerNetwork) -> None:
+        inputs = len(network.encoder.columns) if isinstance(network.encoder, TableEncoder) else 0
+        outputs = 1 if network.classes == "mirror" else network.outputs
+        self.network = network
+        self.head = ErrorNetwork(inputs, network.players, outputs).to(network.scale.device)
+
+    def __call__(self, x: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """Variances of the values phi (n, players, outputs), and of a pair's rest, (n, outputs), float64."""
+        with torch.no_grad():
+            variance, noise = self.head(self.inputs(x), self.scaled(phi))
+        unit = self.network.scale.double().square()
+        outputs = self.network.outputs
+        return (
+            variance.double().expand(-1, -1, outputs) * unit,
+            noise.double().expand(-1, outputs) * unit,
+        )
+
+    def inputs(self, x: Tensor) -> Tensor:
+        if isinstance(self.network.encoder, TableEncoder):
+            made: Tensor = self.network.encoder(x)
+            return made
+        return x.new_zeros(len(x), 0)
+
+    def scaled(self, values: Tensor, power: int = 1) -> Tensor:
+        """Values, or errors, in units of the network's scale, or squares in those of its square; each once."""
+        scale = torch.where(self.network.scale > 0, self.network.scale, 1.0)
+        return (values / scale**power)[..., -self.head.outputs :].float()
+
+    def fit(self, x: Tensor, phi: Tensor, found: Residuals, training: Training, run: Run) -> None:
+        """Learn from rows that the explainer was not trained on, and from what pairs say of its values there.
+
+        An estimated error has the variance of the error and that of the estimate: their sum is what its square is
+        held against, by the normal likelihood.
+        """
+        with torch.no_grad():
+            inputs, values = self.inputs(x), self.scaled(phi)
+        error, spread, noise = self._targets(found)
+        usual = self._usual(error, spread, noise)
+        self.head.usual.copy_(usual)
+        self.head.profile.copy_(found.profile)
+        rows = torch.arange(len(x), device=x.device)
+        held = rows[rows % 5 == 0] if len(rows) >= 10 else rows
+        rest = rows[rows % 5 != 0] if len(rows) >= 10 else rows
+
+        def likelihood(some: Tensor) -> Tensor:
+            variance, left = self.head(inputs[some], values[some])
+            total = variance + spread[some] + 1e-6 * usual[:-1]
+            of_values = (total.log() + error[some].square() / total).mean()
+            return of_values + 0.1 * (left.log() + noise[some] / left).mean()
+
+        train(
+            self.head,
+            lambda batch, generator: likelihood(rest[batch]),
+            len(rest),
+            training,
+            run,
+            "errors",
+            lambda: float(likelihood(held)),
+        )
+
+    def calibrate(self, x: Tensor, phi: Tensor, found: Residuals) -> None:
+        """Scale the variances so that intervals of `LEVEL` hold for that share of the values of these rows."""
+        self.head.factor.fill_(1.0)
+        error, spread, _ = self._targets(found)
+        with torch.no_grad():
+            variance, _ = self.head(self.inputs(x), self.scaled(phi))
+        low, high = -7.0, 7.0  # the factor's logarithm
+        for _ in range(40):
+            middle = (low + high) / 2
+            width = _NORMAL * (math.exp(2 * middle) * variance + spread).sqrt()
+            low, high = (low, middle) if (error.abs() <= width).double().mean() >= LEVEL else (middle, high)
+        self.head.factor.fill_(math.exp(high))
+
+    def _targets(self, found: Residuals) -> tuple[Tensor, Tensor, Tensor]:
+        """Errors, the variance of their estimates, and noise, in units of the network's scale."""
+        return self.scaled(found.error), self.scaled(found.variance, 2), self.scaled(found.noise, 2)
+
+    @staticmethod
+    def _usual(error: Tensor, spread: Tensor, noise: Tensor) -> Tensor:
+        """The mean variances by player, (players + 1, outputs), none below a hundredth of the mean of all."""
+        by_player = (error.square() - spread).mean(0)
+        mean = by_player.mean(0).clamp(min=1e-3 * float((error.square()).mean()) + 1e-12)
+        return torch.cat([by_player.maximum(1e-2 * mean), noise.mean(0, keepdim=True).clamp(min=1e-12)])
