@@ -153,15 +153,9 @@ _PAGE = """<!doctype html>
 
 def write_page(path: Path, title: str, story: str, report: Report, pictures: dict[str, str]) -> None:
     """A page with pictures, which lie beside it: their names, and what they show."""
-    lines = {
-        "truth": report.truth,
-        "l2 distance": f"{report.l2:.4f} ± {report.l2_interval:.4f}",
-        "relative squared error": f"{report.relative_squared_error:.4f}",
-        "cosine": f"{report.cosine:.4f}",
-        "right sign, among values above 5 % of the row's largest": f"{100 * report.sign_agreement:.1f} %",
-        "the game's output against the model's, R2": f"{report.fidelity:.4f}",
-    }
-    table = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in lines.items())
+    table = "".join(
+        f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in report.lines().items()
+    )
     figures = "\n".join(_figure(path.parent / name, text) for name, text in pictures.items())
     write_text(path, _PAGE.format(title=title, story=html.escape(story), table=table, figures=figures))
 

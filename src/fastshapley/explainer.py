@@ -191,9 +191,12 @@ class FastSHAP(BaseEstimator):
                 run,
                 pace,
                 budget,
+                self.errors_,
                 normalized=self.normalize != "never",
                 held_out=held_out,
             )
+            for warning in self.report_.warnings() if self.report_ is not None else ():
+                logger.warning(warning)
         if model is not None:
             logger.info("the model was called with %d rows in all", model.evaluations)
         return self

@@ -103,6 +103,20 @@ def sign_agreement(values: Array, truth: Array, share: float = 0.05) -> float:
     return float((np.sign(values[large]) == np.sign(truth[large])).mean())
 
 
+def expected_sign_agreement(values: Array, stderr: Array, share: float = 0.05) -> float:
+    """The share of large values that may be expected to have the right sign, by their standard errors.
+
+    >>> round(expected_sign_agreement(np.array([[[2.0], [1.0]]]), np.array([[[1.0], [1e9]]])), 4)  # .9772 and .5
+    0.7386
+    """
+    largest = np.abs(values).max(axis=(1, 2), keepdims=True)
+    large = (np.abs(values) > share * largest) & (largest > 0)
+    if not large.any():
+        return float("nan")
+    with np.errstate(divide="ignore"):
+        return float(stats.norm.cdf(np.abs(values[large]) / stderr[large]).mean())
+
+
 def interval(per_row: Array) -> float:
     """Half the width of the 95 % interval of a mean: 1.96 standard errors."""
     return (
