@@ -26,7 +26,7 @@ from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explanations import explanation, image_explanation, maps, squeeze
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.images import ImageSchema
-from fastshapley.models import ModelFunction, trial_rows
+from fastshapley.models import ModelFunction, given_outputs, trial_rows
 from fastshapley.networks.convolutional import Backbone, UNet
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
@@ -40,7 +40,8 @@ from fastshapley.thinning import can_be_thinned
 from fastshapley.training import Clock, Run, one_thread, seed_of
 from fastshapley.uncertainty import Errors, fit_errors
 from fastshapley.value_functions import BaseGame, Baseline, Marginal, Problem, Surrogate, ValueFunction
-from fastshapley.value_functions.base import LINKS, Link, grand_values, null_values
+from fastshapley.value_functions.base import LINKS, Link, apply_link, grand_values, null_values
+from fastshapley.value_functions.removal import Removal
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +209,8 @@ class FastSHAP(BaseEstimator):
         errors: bool = False,
         budget: int | None = None,
         tol: float | None = None,
+        anchor: Literal["game", "model"] = "game",
+        predictions: Any = None,
         upsample: bool = False,
     ) -> shap.Explanation:
         """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several.
@@ -217,6 +220,8 @@ class FastSHAP(BaseEstimator):
         budget: evaluations a row, on average, to correct the values with; rows whose values are further off get
             more. tol: correct each row until its largest standard error is below ``tol`` times the range of its
             values. With either, the result has ``error_std`` too.
+        anchor: ``"model"`` makes the values of a surrogate's game sum to the model's output less its mean, not to
+            the surrogate's. The model is called, unless its ``predictions`` for X are given, as it returns them.
 
         Of images, as shap has them, (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for
         segments, (n, height, width, 1, outputs), a player's value shared out among its pixels. `shap.image_plot`
@@ -228,6 +233,8 @@ class FastSHAP(BaseEstimator):
         stderr = None
         if errors or budget is not None or tol is not None:
             values, stderr = self._refine(x[:], values, budget, tol)
+        if anchor != "game" or predictions is not None:
+            values, base = self._anchored(x, values, base, anchor, predictions)
         if isinstance(self.schema_, ImageSchema):
             return image_explanation(x[:], values, base, self.partition_, names, stderr, upsample=upsample)
         if upsample or not isinstance(x, Tensor):
@@ -440,6 +447,26 @@ class FastSHAP(BaseEstimator):
             progress=self.progress,
         )
         return torch.from_numpy(found.values), torch.from_numpy(found.stderr)
+
+    def _anchored(
+        self, x: Rows, values: Tensor, base: Tensor, anchor: str, predictions: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Values and base values that sum to the model's output."""
+        game = self.value_function_
+        if anchor != "model":
+            raise InputError(f"anchor is {anchor!r}: use 'game', or 'model', with predictions or without")
+        if isinstance(game, Removal):
+            return values, base  # the game is the model's own
+        if not isinstance(game, Surrogate):
+            raise InputError("anchor='model' is for a surrogate's game; one of your own knows its model's output")
+        if predictions is not None:
+            y = given_outputs(predictions, len(x), game.outputs, logits=self.logits).to(values.device)
+        elif self.model is None:
+            raise InputError("anchor='model' needs the model: pass it to FastSHAP.load, or its predictions=")
+        else:
+            y = ModelFunction(self.model, self.schema_, trial_rows(x), self.logits)(x)
+        null = game.model_null.to(values)
+        return normalize(values, apply_link(game.link, y) - null), null.expand(len(values), -1)
 
 
 def _is_fitted(value_function: Any) -> bool:

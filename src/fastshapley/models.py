@@ -19,7 +19,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from fastshapley.errors import ModelError
+from fastshapley.errors import InputError, ModelError
 from fastshapley.images import ImageSchema
 from fastshapley.rows import Rows
 from fastshapley.schema import Schema, Table
@@ -119,6 +119,19 @@ class ModelFunction:
             c.name for c, gap in zip(self.schema.columns, gaps, strict=True) if gap and c.categories is not None
         ]
         return f" (categories are missing in {names}; one not seen at fit counts as missing)" if names else ""
+
+
+def given_outputs(predictions: Any, rows: int, outputs: int, *, logits: bool) -> Tensor:
+    """A model's outputs for so many rows as the user has them, (n, outputs), float64."""
+    try:
+        y = _as_matrix(predictions, rows, integers_allowed=True)
+    except ModelError as error:
+        raise InputError(f"predictions is not what the model returns for X: {error}") from error
+    if y.shape[1] != outputs:
+        raise InputError(f"predictions has {y.shape[1]} outputs a row, and the explainer {outputs}")
+    if not np.isfinite(y).all():
+        raise InputError("predictions has values that are not finite")
+    return torch.from_numpy(_probabilities(y) if logits else y)
 
 
 def _predictor(model: Any) -> tuple[Callable[[Table], Any], Scale | None]:

@@ -225,7 +225,8 @@ def describe_game(game: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         else:
             config |= {"inverse": network.inverse}
         tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-        return config, {**tensors, "shift": game.shift_, "spread": game.spread_, "null": game.null}
+        nulls = {"null": game.null, "model_null": game.model_null}
+        return config, {**tensors, "shift": game.shift_, "spread": game.spread_, **nulls}
     if isinstance(game, Removal):
         kind = next(name for name, cls in _REMOVALS.items() if isinstance(game, cls))
         return {"kind": kind, "scale": game.scale, "link": game.link}, {"rows": game.rows_, "null": game.null}
@@ -256,6 +257,7 @@ def build_game(
             tensors["shift"],
             tensors["spread"],
             tensors["null"],
+            tensors.get("model_null", tensors["null"]),
         )
     if config["kind"] in _REMOVALS:
         rows = tensors["rows"]

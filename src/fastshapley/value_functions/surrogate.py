@@ -83,6 +83,7 @@ class Surrogate(BaseGame):
         coalitions = self.coalitions or recipe.surrogate_coalitions
         self._train(x, y, x_val, y_val, training, coalitions, run)
         self.null = self._null(x)
+        self.model_null = apply_link(problem.link, y.mean(0))  # the model's own, where nothing is known
         return self
 
     def _network(self, problem: Problem, recipe: Recipe, scale: Scale) -> MaskedNetwork | MaskedImages:
@@ -115,10 +116,11 @@ class Surrogate(BaseGame):
         shift: Tensor,
         spread: Tensor,
         null: Tensor,
+        model_null: Tensor,
     ) -> Surrogate:
         """The fitted game from its parts."""
         self._assemble(network, scale, link, schema, players, len(shift))
-        self.shift_, self.spread_, self.null = shift, spread, null
+        self.shift_, self.spread_, self.null, self.model_null = shift, spread, null, model_null
         network.eval()
         return self
 
