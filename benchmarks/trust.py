@@ -34,7 +34,7 @@ RESULT = Path(__file__).parent.parent / "docs" / "results" / "trust.json"
 ROWS, EXACT, CONVERGED = 256, 16, 64_000
 TIMES = (2, 4, 8, 16)  # evaluations a player
 SEEDS = 3
-PAIRS = 16  # a player, for the certificate
+PAIRS = 64  # a player, for the certificate
 SAMPLING: dict[str, tuple[Callable[..., Estimate], dict[str, Any]]] = {
     "kernel, leverage": (kernel, {"sampling": "leverage"}),
     "kernel, paired": (kernel, {}),
@@ -156,7 +156,7 @@ def page(results: dict[str, Any]) -> str:
             f"{r['certified_mse'] / r['true_mse'] - 1:+.1%}",
             f"{r['relative_squared_error']:.3f}",
             f"{r['coverage']:.1%}",
-            "; ".join(r["warnings"]) or "none",
+            " ".join(r["warnings"]) or "none",
         ]
         for name, r in results.items()
     ]
@@ -207,6 +207,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
             if points:
                 ax.plot(*zip(*points, strict=True), ".-", color=colour, label=label)
         ax.set(title=name, xscale="log", yscale="log", xlabel="evaluations a row")
+        ax.set_xticks([at["budget"] for at in r["dial"]], [str(at["budget"]) for at in r["dial"]])
+        ax.minorticks_off()
     figure.legend(*figure.axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     figure.axes[0].set_ylabel("mean squared error")
     figure.savefig(path, dpi=110)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,6 @@ _LARGEST = 1e3  # times the usual variance, at most, and at least one by that
 _EVALUATIONS = 1_000_000  # of the game, to learn from, and as many to calibrate by
 _ROWS, _CALIBRATION = 2048, 512  # at most
 _FEWEST = 16  # rows to learn anything from
-_PAIRS = 256  # of a row, at most, to learn from: more rows are worth more
 _SECONDS = 60.0
 
 
@@ -46,19 +46,16 @@ def fit_errors(
         return None
     seconds = min(_SECONDS, run.clock.left() / 2) / 2
     evaluations = int(min(_EVALUATIONS, calls / 2 / cost(game), seconds / max(pace * cost(game), 1e-12)))
-    pairs = max(game.players, min(_PAIRS, 4 * game.players))
-    rows = min(_ROWS, len(x), evaluations // (2 * pairs))
+    rows = min(_ROWS, len(x), evaluations // (2 * game.players))
     if rows < min(_FEWEST, len(x)):
         return None
     generator = run.generator("errors")
     with run.isolated("error weights"):
         errors = Errors(network)
     x, x_calibration = x[:rows], x_calibration[: min(_CALIBRATION, rows)]
-    phi = explained(network, game, x)
-    errors.fit(x, phi, residuals(game, x, phi, pairs, generator), training, run)
-    phi = explained(network, game, x_calibration)
-    pairs = max(pairs, evaluations // (2 * len(x_calibration)))
-    errors.calibrate(x_calibration, phi, residuals(game, x_calibration, phi, pairs, generator))
+    for some, learn in ((x, partial(errors.fit, training=training, run=run)), (x_calibration, errors.calibrate)):
+        phi = explained(network, game, some)
+        learn(some, phi, residuals(game, some, phi, evaluations // (2 * len(some)), generator))
     return errors
 
 

@@ -104,7 +104,7 @@ def _times(name: str, found: dict[str, Any]) -> str:
         rows.append([f"to train: {method}", f"{value / 60:.1f}", "", ""])
     head = [
         "",
-        "minutes for 1000 images, or to train",
+        "minutes of one processor for 1000 images, or to train",
         "times FastSHAP's (all classes)",
         "printed, times FastSHAP's",
     ]
