@@ -59,7 +59,7 @@ def test_predictions_spare_the_model(fitted: FastSHAP, forest: RandomForestRegre
     loaded = FastSHAP.load(tmp_path / "file")
     explanation = loaded(X[:20], anchor="model", predictions=forest.predict(X[:20]))
     np.testing.assert_array_equal(explanation.values, fitted(X[:20], anchor="model").values)
-    with pytest.raises(InputError, match=r"pass it to FastSHAP\.load, or its predictions="):
+    with pytest.raises(InputError, match=r"pass it to FastSHAP\.load, or its outputs for X as predictions="):
         loaded(X[:20], anchor="model")
 
 

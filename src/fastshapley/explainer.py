@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fastshapley import persistence, recipes
 from fastshapley.budgets import Budget, check_budget
-from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
+from fastshapley.drift import Drift, Reference, compare, summarised
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explanations import explanation, image_explanation, maps, squeeze
@@ -31,24 +31,24 @@ from fastshapley.networks.convolutional import Backbone, UNet
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.players import Features, Groups, Partition, Superpixels
+from fastshapley.preparing import NAMED, check_parameters, hold_out, is_fitted, players_of, start_run
 from fastshapley.recipes import Recipe
 from fastshapley.refining import Prior, refine
 from fastshapley.report import ROWS, Report, measure_network
-from fastshapley.rows import Rows, Stream, some
+from fastshapley.rows import Rows, some
 from fastshapley.schema import Schema
 from fastshapley.thinning import can_be_thinned
-from fastshapley.training import Clock, Run, one_thread, seed_of
+from fastshapley.training import Clock, one_thread, seed_of
 from fastshapley.uncertainty import Errors, fit_errors
-from fastshapley.value_functions import BaseGame, Baseline, Marginal, Problem, Surrogate, ValueFunction
-from fastshapley.value_functions.base import LINKS, Link, apply_link, grand_values, null_values
+from fastshapley.value_functions import BaseGame, Problem, Surrogate, ValueFunction
+from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
 from fastshapley.value_functions.removal import Removal
 
 logger = logging.getLogger(__name__)
 
 _BATCH, _ENTRIES = 8192, 1 << 22  # rows explained in one forward pass, and their values or inputs, at most
-_HELD_OUT = 0.2  # of the rows, when no validation rows are given
 _SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
-_NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
+_REFERENCE = 10_000  # rows that new ones are held against, at most
 
 
 class FastSHAP(BaseEstimator):
@@ -88,6 +88,7 @@ class FastSHAP(BaseEstimator):
     losses_: list[float]
     report_: Report | None
     errors_: Errors | None
+    reference_: Reference
 
     def __init__(
         self,
@@ -129,11 +130,11 @@ class FastSHAP(BaseEstimator):
         of ``X`` is held out. With ``checkpoint``, a directory, a fit that was killed goes on where it was.
         """
         clock = Clock() if self.time_budget is None else Clock(self.time_budget)
-        self._check_parameters()
+        check_parameters(self)
         # codes of categories mean the same to a game fitted before as to this explainer
         given = self.value_function
         schema: Schema | ImageSchema
-        if isinstance(given, BaseGame) and _is_fitted(given):
+        if isinstance(given, BaseGame) and is_fitted(given):
             schema = given.schema_
         else:
             schema = ImageSchema.of(X) if isinstance(self.players, Superpixels) else Schema.of(X)
@@ -146,19 +147,19 @@ class FastSHAP(BaseEstimator):
         trial = trial_rows(x)
         check_budget(self.evaluation_budget, len(trial))
         model = None if self.model is None else ModelFunction(self.model, schema, trial, self.logits)
-        partition = self._partition(schema)
-        run = replace(self._start(schema, x, x_val, model, checkpoint), clock=clock)
-        x, x_val = _hold_out(x, run) if x_val is None else (x, x_val)
-        x_exam, x_report = _hold_out(x_val, run, share=0.5, most=ROWS)
+        partition = players_of(self, schema)
+        run = replace(start_run(self, schema, x, x_val, model, checkpoint), clock=clock)
+        x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
+        x_exam, x_report = hold_out(x_val, run, share=0.5, most=ROWS)
         held_out = x_val is not x and x_report is not x_exam
         recipe = recipes.resolve(self.recipe, len(x), len(partition), images=images)
         budget = Budget(self.evaluation_budget, () if model is None else ((model, 0),))
         x_report = x_report[:]
         with nullcontext() if images else one_thread():  # convolutions have work for all
             game: ValueFunction = given
-            if not _is_fitted(given):
+            if not is_fitted(given):
                 assert model is not None  # checked with the parameters
-                new: BaseGame = _NAMED[given]() if isinstance(given, str) else clone(given)
+                new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
                 problem = Problem(
                     model, x, x_exam, partition, self.link, recipe, budget.left() - budget.reserve(x_report)
                 )
@@ -195,6 +196,16 @@ class FastSHAP(BaseEstimator):
                 self.errors_,
                 normalized=self.normalize != "never",
                 held_out=held_out,
+            )
+            gaps = torch.zeros(0)
+            if isinstance(game, Surrogate) and model is not None and self.evaluation_budget is None:
+                gaps = self._gaps(x_report, apply_link(game.link, model(x_report)))
+            error = self._expected_error(x_report)
+            self.reference_ = Reference.of(
+                summarised(some(x, torch.arange(len(x))[:_REFERENCE])[:]),
+                gaps,
+                math.nan if error is None else error,
+                run.generator("reference"),
             )
             for warning in self.report_.warnings() if self.report_ is not None else ():
                 logger.warning(warning)
@@ -267,6 +278,26 @@ class FastSHAP(BaseEstimator):
         result: Estimate = estimators[method](self.value_function_, self._encode(X)[:], **options)
         return result
 
+    def check(self, X: Any, predictions: Any = None) -> Drift:
+        """Whether the rows X are like those that the explainer was trained on, and the model is the one explained.
+
+        The model is called, or its ``predictions`` for X are held against the surrogate's; without either, only the
+        rows are looked at. ``print(explainer.check(X))`` says it in words, ``.plot()`` draws the worst columns.
+        """
+        x = self._encode(X)[:]
+        game = self.value_function_
+        if isinstance(self.schema_, ImageSchema):
+            channels = range(x.shape[1])
+            names = [f"{what} of channel {c}" for what in ("mean", "spread") for c in channels]
+            discrete = [False] * len(names)
+        else:
+            names, discrete = list(self.schema_.names), list(self.schema_.discrete)
+        gaps = None
+        if isinstance(game, Surrogate) and len(x) and (predictions is not None or self.model is not None):
+            gaps = self._gaps(x, self._model_outputs(x, predictions))
+        error = self._expected_error(x) if len(x) else None
+        return compare(self.reference_, summarised(x), names, discrete, gaps, error)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explainer to one file, atomically. The user's model is not in it."""
         self._check_fitted()
@@ -298,89 +329,10 @@ class FastSHAP(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")
 
-    def _check_parameters(self) -> None:
-        if self.normalize not in ("always", "inference", "never"):
-            raise ValueError(f"normalize is {self.normalize!r}: use 'always', 'inference' or 'never'")
-        if self.link not in LINKS:
-            raise ValueError(f"link is {self.link!r}: use one of {LINKS}")
-        if not isinstance(self.penalty, float | int | np.number) or not self.penalty >= 0:
-            raise ValueError(f"penalty is {self.penalty!r}: use a number that is not negative")
-        if not isinstance(self.players, Features | Groups | Superpixels | None):
-            raise ValueError(
-                f"players is {self.players!r}: use Groups({{'name': [columns]}}), Features() or "
-                "Superpixels(grid=14)"
-            )
-        game = self.value_function
-        if not (game in _NAMED if isinstance(game, str) else isinstance(game, BaseGame) or _is_fitted(game)):
-            raise ValueError(
-                f"value_function is {game!r}: use one of {sorted(_NAMED)}, an instance of a class in "
-                "fastshapley.value_functions, or an object with players, outputs and __call__(x, s)"
-            )
-        if self.model is None and not _is_fitted(game):
-            raise ValueError("model is None: pass the model to explain, or a fitted value function")
-        if isinstance(game, BaseGame) and _is_fitted(game) and self.link not in ("identity", game.link):
-            raise ValueError(f"link is {self.link!r}, but the value function was fitted with link {game.link!r}")
-        recipes.resolve(self.recipe, rows=1, players=1)
-        for name in ("time_budget", "evaluation_budget"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, float | int | np.number) and value > 0):
-                raise ValueError(f"{name} is {value!r}: use a positive number, or None")
-
     def _device(self) -> torch.device:
         if self.device is not None:
             return torch.device(self.device)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    def _start(
-        self,
-        schema: Schema | ImageSchema,
-        x: Rows,
-        x_val: Rows | None,
-        model: ModelFunction | None,
-        checkpoint: str | os.PathLike[str] | None,
-    ) -> Run:
-        """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings."""
-        store = Checkpoint(checkpoint)
-        seed = seed_of(self.random_state)
-        if checkpoint is not None:
-            settings = {
-                name: stable_text(value)
-                for name, value in self.get_params(deep=False).items()
-                if name not in ("model", "device", "progress")
-            }
-            seen = [part[:16] if isinstance(part, Stream) else part for part in (x, x_val)]
-            sizes = [None if part is None else len(part) for part in (x, x_val)]
-            seed = store.claim(fingerprint(schema, *seen, sizes, settings), seed)
-            if model is not None:
-                store.claim_outputs(model.tried)
-        return Run(seed, store, self.progress, x.device)
-
-    def _partition(self, schema: Schema | ImageSchema) -> Partition:
-        """The players: as asked for, or as a game that is given fitted has them."""
-        game = self.value_function
-        if isinstance(schema, ImageSchema) != isinstance(self.players, Superpixels) and self.players is not None:
-            kind = "images" if isinstance(schema, ImageSchema) else "a table"
-            raise InputError(f"players is {self.players!r}, but the value function was fitted to {kind}")
-        if isinstance(self.players, Superpixels):
-            partition = self.players.bind_image(schema.shape)  # type: ignore[union-attr]
-        elif isinstance(schema, ImageSchema):
-            partition = game.partition_
-        else:
-            partition = (self.players or Features()).bind(schema.names)
-        if not _is_fitted(game):
-            return partition
-        if isinstance(game, BaseGame):
-            own = game.partition_
-        elif game.players == len(partition):
-            own = partition
-        else:
-            own = Partition(tuple(f"player {i}" for i in range(game.players)), ())
-        if self.players is not None and own.owner != partition.owner:
-            raise InputError(
-                f"players gives {len(partition)} players {partition.names}, but the value function has "
-                f"{game.players}: {own.names}"
-            )
-        return own
 
     def _set_fitted(
         self,
@@ -448,6 +400,17 @@ class FastSHAP(BaseEstimator):
         )
         return torch.from_numpy(found.values), torch.from_numpy(found.stderr)
 
+    def _model_outputs(self, x: Rows, predictions: Any) -> Tensor:
+        """The model's outputs behind the game's link, (n, outputs): as given, or by calling it."""
+        game = self.value_function_
+        if predictions is not None:
+            y = given_outputs(predictions, len(x), game.outputs, logits=self.logits).to(x.device)
+        elif self.model is None:
+            raise InputError("this needs the model: pass it to FastSHAP.load, or its outputs for X as predictions=")
+        else:
+            y = ModelFunction(self.model, self.schema_, trial_rows(x), self.logits)(x)
+        return apply_link(game.link if isinstance(game, BaseGame) else "identity", y)
+
     def _anchored(
         self, x: Rows, values: Tensor, base: Tensor, anchor: str, predictions: Any
     ) -> tuple[Tensor, Tensor]:
@@ -459,30 +422,21 @@ class FastSHAP(BaseEstimator):
             return values, base  # the game is the model's own
         if not isinstance(game, Surrogate):
             raise InputError("anchor='model' is for a surrogate's game; one of your own knows its model's output")
-        if predictions is not None:
-            y = given_outputs(predictions, len(x), game.outputs, logits=self.logits).to(values.device)
-        elif self.model is None:
-            raise InputError("anchor='model' needs the model: pass it to FastSHAP.load, or its predictions=")
-        else:
-            y = ModelFunction(self.model, self.schema_, trial_rows(x), self.logits)(x)
         null = game.model_null.to(values)
-        return normalize(values, apply_link(game.link, y) - null), null.expand(len(values), -1)
+        return normalize(values, self._model_outputs(x, predictions) - null), null.expand(len(values), -1)
 
+    def _gaps(self, x: Tensor, y: Tensor) -> Tensor:
+        """How far the game's outputs for whole rows are from the model's, (n,)."""
+        return (grand_values(self.value_function_, x) - y).square().sum(1).sqrt()
 
-def _is_fitted(value_function: Any) -> bool:
-    if isinstance(value_function, type):
-        return False
-    return hasattr(value_function, "players") and hasattr(value_function, "outputs")
+    def _expected_error(self, x: Tensor) -> float | None:
+        """The variance that a row's values are thought to have, the mean over rows."""
+        if self.errors_ is None:
+            return None
+        return float(self.errors_(x, self._explain(x)[0])[0].sum((1, 2)).mean())
 
 
 def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:
     if model is not None and model.outputs == outputs:
         return model.output_names
     return tuple(f"output {k}" for k in range(outputs))
-
-
-def _hold_out(x: Rows, run: Run, share: float = _HELD_OUT, most: float = math.inf) -> tuple[Rows, Rows]:
-    """The rows without, and those in, a random share of them; both are all where there are too few to part with."""
-    order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
-    held = min(int(share * len(x)), int(min(most, len(x))))
-    return (some(x, order[held:]), some(x, order[:held])) if held else (x, x)

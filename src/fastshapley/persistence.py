@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fastshapley.checkpoints import write_atomically
+from fastshapley.drift import Reference
 from fastshapley.errors import FileFormatError
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
@@ -70,6 +71,7 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     tensors |= {f"value_function.{name}": tensor for name, tensor in game_tensors.items()}
     if explainer.errors_ is not None:
         tensors |= {f"errors.{name}": tensor for name, tensor in explainer.errors_.head.state_dict().items()}
+    tensors |= {f"reference.{name}": tensor for name, tensor in vars(explainer.reference_).items()}
     # clones: a module may have a layer by two names, and safetensors wants each number once
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     metadata = {_KEY: json.dumps(config)}
@@ -121,6 +123,7 @@ def load(
         with torch.random.fork_rng(devices=[]):
             explainer.errors_ = Errors(built)
         _load_weights(explainer.errors_.head, weights, "network")
+    explainer.reference_ = Reference(**_part(tensors, "reference"))
     explainer.losses_ = config["losses"]
     explainer.report_ = None if config["report"] is None else Report(**config["report"])
     return explainer

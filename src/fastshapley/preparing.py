@@ -1,0 +1,125 @@
+"""What a fit starts from: parameters that make sense, players, a run, and rows that are held out."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fastshapley import recipes
+from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
+from fastshapley.errors import InputError
+from fastshapley.images import ImageSchema
+from fastshapley.models import ModelFunction
+from fastshapley.players import Features, Groups, Partition, Superpixels
+from fastshapley.rows import Rows, Stream, some
+from fastshapley.schema import Schema
+from fastshapley.training import Run, seed_of
+from fastshapley.value_functions import BaseGame, Baseline, Marginal, Surrogate
+from fastshapley.value_functions.base import LINKS
+
+if TYPE_CHECKING:
+    from fastshapley.explainer import FastSHAP
+
+HELD_OUT = 0.2  # of the rows, when no validation rows are given
+NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
+
+
+def check_parameters(explainer: FastSHAP) -> None:
+    """Whether an explainer's parameters make sense, before anything is done."""
+    if explainer.normalize not in ("always", "inference", "never"):
+        raise ValueError(f"normalize is {explainer.normalize!r}: use 'always', 'inference' or 'never'")
+    if explainer.link not in LINKS:
+        raise ValueError(f"link is {explainer.link!r}: use one of {LINKS}")
+    if not isinstance(explainer.penalty, float | int | np.number) or not explainer.penalty >= 0:
+        raise ValueError(f"penalty is {explainer.penalty!r}: use a number that is not negative")
+    if not isinstance(explainer.players, Features | Groups | Superpixels | None):
+        raise ValueError(
+            f"players is {explainer.players!r}: use Groups({{'name': [columns]}}), Features() or "
+            "Superpixels(grid=14)"
+        )
+    game = explainer.value_function
+    if not (game in NAMED if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)):
+        raise ValueError(
+            f"value_function is {game!r}: use one of {sorted(NAMED)}, an instance of a class in "
+            "fastshapley.value_functions, or an object with players, outputs and __call__(x, s)"
+        )
+    if explainer.model is None and not is_fitted(game):
+        raise ValueError("model is None: pass the model to explain, or a fitted value function")
+    if isinstance(game, BaseGame) and is_fitted(game) and explainer.link not in ("identity", game.link):
+        raise ValueError(f"link is {explainer.link!r}, but the value function was fitted with link {game.link!r}")
+    recipes.resolve(explainer.recipe, rows=1, players=1)
+    for name in ("time_budget", "evaluation_budget"):
+        value = getattr(explainer, name)
+        if value is not None and not (isinstance(value, float | int | np.number) and value > 0):
+            raise ValueError(f"{name} is {value!r}: use a positive number, or None")
+
+
+def start_run(
+    explainer: FastSHAP,
+    schema: Schema | ImageSchema,
+    x: Rows,
+    x_val: Rows | None,
+    model: ModelFunction | None,
+    checkpoint: str | os.PathLike[str] | None,
+) -> Run:
+    """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings."""
+    store = Checkpoint(checkpoint)
+    seed = seed_of(explainer.random_state)
+    if checkpoint is not None:
+        settings = {
+            name: stable_text(value)
+            for name, value in explainer.get_params(deep=False).items()
+            if name not in ("model", "device", "progress")
+        }
+        seen = [part[:16] if isinstance(part, Stream) else part for part in (x, x_val)]
+        sizes = [None if part is None else len(part) for part in (x, x_val)]
+        seed = store.claim(fingerprint(schema, *seen, sizes, settings), seed)
+        if model is not None:
+            store.claim_outputs(model.tried)
+    return Run(seed, store, explainer.progress, x.device)
+
+
+def players_of(explainer: FastSHAP, schema: Schema | ImageSchema) -> Partition:
+    """The players: as asked for, or as a game that is given fitted has them."""
+    game, players = explainer.value_function, explainer.players
+    images = isinstance(schema, ImageSchema)
+    if players is not None and images != isinstance(players, Superpixels):
+        kind = "images" if images else "a table"
+        raise InputError(f"players is {players!r}, but the value function was fitted to {kind}")
+    if isinstance(players, Superpixels):
+        partition = players.bind_image(schema.shape)  # type: ignore[union-attr]
+    elif isinstance(schema, ImageSchema):
+        partition = game.partition_
+    else:
+        partition = (players or Features()).bind(schema.names)
+    if not is_fitted(game):
+        return partition
+    if isinstance(game, BaseGame):
+        own = game.partition_
+    elif game.players == len(partition):
+        own = partition
+    else:
+        own = Partition(tuple(f"player {i}" for i in range(game.players)), ())
+    if players is not None and own.owner != partition.owner:
+        raise InputError(
+            f"players gives {len(partition)} players {partition.names}, but the value function has "
+            f"{game.players}: {own.names}"
+        )
+    return own
+
+
+def is_fitted(value_function: Any) -> bool:
+    if isinstance(value_function, type):
+        return False
+    return hasattr(value_function, "players") and hasattr(value_function, "outputs")
+
+
+def hold_out(x: Rows, run: Run, share: float = HELD_OUT, most: float = math.inf) -> tuple[Rows, Rows]:
+    """The rows without, and those in, a random share of them; both are all where there are too few to part with."""
+    order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
+    held = min(int(share * len(x)), int(min(most, len(x))))
+    return (some(x, order[held:]), some(x, order[:held])) if held else (x, x)
