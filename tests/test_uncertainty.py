@@ -94,6 +94,29 @@ def test_a_tolerance_is_met(fitted: FastSHAP, X: NDArray[np.float64], truth: NDA
     assert right.mean() > 0.9
 
 
+def test_a_call_goes_on_from_an_earlier_one(
+    fitted: FastSHAP, X: NDArray[np.float64], truth: NDArray[np.float64]
+) -> None:
+    def error(values: NDArray[np.float64]) -> float:
+        return float(np.square(values - truth).sum(1).mean())
+
+    first = fitted(X[2500:], budget=24)
+    second = fitted(X[2500:], budget=24, start=first)
+    assert error(second.values) < error(first.values) < error(fitted.shap_values(X[2500:]))
+    assert (second.error_std <= first.error_std + 1e-9).mean() > 0.95
+    exact = fitted(X[2500:], budget=1 << 12, start=first)
+    np.testing.assert_allclose(exact.values, truth, atol=1e-9)
+
+
+def test_what_cannot_be_gone_on_from(fitted: FastSHAP, X: NDArray[np.float64]) -> None:
+    with pytest.raises(InputError, match="start has no error_std"):
+        fitted(X[:5], budget=20, start=fitted(X[:5]))
+    with pytest.raises(InputError, match=r"start has values of shape \(4, 8\)"):
+        fitted(X[:5], budget=20, start=fitted(X[:4], errors=True))
+    with pytest.raises(InputError, match="start has values that sum to something else"):
+        fitted(X[:5], budget=20, start=fitted(X[5:10], errors=True))
+
+
 def test_it_is_saved_and_comes_back(fitted: FastSHAP, X: NDArray[np.float64], tmp_path: Path) -> None:
     fitted.save(tmp_path / "file")
     loaded = FastSHAP.load(tmp_path / "file", model=model)

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from fastshapley import persistence, recipes
 from fastshapley.budgets import Budget, check_budget
+from fastshapley.checkpoints import fingerprint
 from fastshapley.drift import Drift, Reference, compare, summarised
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
-from fastshapley.explanations import explanation, image_explanation, maps, squeeze
+from fastshapley.explanations import explanation, image_explanation, maps, squeeze, taken_up
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, given_outputs, trial_rows
@@ -220,6 +221,7 @@ class FastSHAP(BaseEstimator):
         errors: bool = False,
         budget: int | None = None,
         tol: float | None = None,
+        start: shap.Explanation | None = None,
         anchor: Literal["game", "model"] = "game",
         predictions: Any = None,
         upsample: bool = False,
@@ -231,6 +233,8 @@ class FastSHAP(BaseEstimator):
         budget: evaluations a row, on average, to correct the values with; rows whose values are further off get
             more. tol: correct each row until its largest standard error is below ``tol`` times the range of its
             values. With either, the result has ``error_std`` too.
+        start: an explanation of the same rows, from an earlier call with a budget or a tol, to go on from: what was
+            spent on it is not lost.
         anchor: ``"model"`` makes the values of a surrogate's game sum to the model's output less its mean, not to
             the surrogate's. The model is called, unless its ``predictions`` for X are given, as it returns them.
 
@@ -242,8 +246,8 @@ class FastSHAP(BaseEstimator):
         values, base = self._explain(x)
         names = self.output_names_
         stderr = None
-        if errors or budget is not None or tol is not None:
-            values, stderr = self._refine(x[:], values, budget, tol)
+        if errors or budget is not None or tol is not None or start is not None:
+            values, stderr = self._refine(x[:], values, budget, tol, start)
         if anchor != "game" or predictions is not None:
             values, base = self._anchored(x, values, base, anchor, predictions)
         if isinstance(self.schema_, ImageSchema):
@@ -374,7 +378,9 @@ class FastSHAP(BaseEstimator):
             base.append(null)
         return torch.cat(values), torch.cat(base)
 
-    def _refine(self, x: Tensor, values: Tensor, budget: int | None, tol: float | None) -> tuple[Tensor, Tensor]:
+    def _refine(
+        self, x: Tensor, values: Tensor, budget: int | None, tol: float | None, start: shap.Explanation | None
+    ) -> tuple[Tensor, Tensor]:
         """Values and their standard errors, (n, players, outputs) each, corrected if there is a budget or a tol."""
         if self.normalize_ == "never" and self.value_function_.players > 1:
             raise InputError(
@@ -386,19 +392,21 @@ class FastSHAP(BaseEstimator):
                 "fit it with recipe='default', with rows enough to hold some out, and time and evaluations left"
             )
         variance, noise = self.errors_(x, values)
+        if start is not None:
+            values, variance = taken_up(start, values)
         if budget is None and tol is None:
             return values, variance.sqrt()
-        prior = Prior(values, variance, noise, self.errors_.head.profile)
         found = refine(
             self.value_function_,
             x,
-            prior,
+            Prior(values, variance, noise, self.errors_.head.profile),
             budget=budget,
             tol=tol,
-            random_state=seed_of(self.random_state),
+            # other coalitions than those that the values are from
+            random_state=int(fingerprint(seed_of(self.random_state), values)[:15], 16),
             progress=self.progress,
         )
-        return torch.from_numpy(found.values), torch.from_numpy(found.stderr)
+        return torch.from_numpy(found.values).to(values), torch.from_numpy(found.stderr).to(values)
 
     def _model_outputs(self, x: Rows, predictions: Any) -> Tensor:
         """The model's outputs behind the game's link, (n, outputs): as given, or by calling it."""

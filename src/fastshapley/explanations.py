@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import shap
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley.columns import Column
+from fastshapley.errors import InputError
 from fastshapley.players import Partition
 from fastshapley.schema import Schema
 
@@ -82,6 +84,26 @@ def maps(values: Tensor, players: Partition, *, upsample: bool) -> NDArray[np.fl
         owner = np.array(players.owner).reshape(players.shape[1:])
         return array[:, owner] / np.bincount(owner.ravel())[owner][..., None]
     return array if players.grid is None else array.reshape(len(array), *players.grid, array.shape[2])
+
+
+def taken_up(start: shap.Explanation, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The values of an explanation and their variances, (n, players, outputs) each, as ``values`` are."""
+    if start.error_std is None:
+        raise InputError("start has no error_std: pass an explanation made with errors=True, a budget or a tol")
+    if np.size(start.values) != values.numel() or len(start.values) != len(values):
+        raise InputError(
+            f"start has values of shape {np.shape(start.values)}, which are not {tuple(values.shape)}: pass one of "
+            "the same rows, as it came (not upsampled, and of all outputs)"
+        )
+    total = np.reshape(start.values, values.shape).sum(1)
+    if not np.allclose(total, values.sum(1).cpu().numpy(), atol=1e-4 * (1 + np.abs(total).max(initial=0))):
+        raise InputError(
+            "start has values that sum to something else: pass one of the same rows, with anchor='game'"
+        )
+    found, stderr = (
+        torch.as_tensor(np.reshape(a, values.shape)).to(values) for a in (start.values, start.error_std)
+    )
+    return found, stderr.square()
 
 
 def squeeze(values: NDArray[np.float64]) -> NDArray[np.float64]:

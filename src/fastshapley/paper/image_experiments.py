@@ -367,12 +367,13 @@ class ImageExperiments:
 
     @staticmethod
     def _part(recipe: Recipe, part: float) -> Recipe:
-        """The recipe with a part of the explainer's work."""
+        """The recipe with a part of the explainer's work, and without the network for its errors."""
         assert recipe.explainer.steps is not None
         assert recipe.targets is not None
         steps, evaluations = recipe.explainer.steps, recipe.targets.evaluations
         return replace(
             recipe,
+            errors=None,
             explainer=replace(recipe.explainer, steps=max(20, int(part * steps))),
             targets=replace(recipe.targets, evaluations=max(1, int(part * evaluations))),
         )
