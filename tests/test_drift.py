@@ -52,7 +52,7 @@ def test_rows_of_the_same_kind_are_not_called_others() -> None:
     generator = torch.Generator().manual_seed(0)
     then = torch.randn(3000, 5, generator=generator).double()
     then[:, 4] = (then[:, 4] > 0).double()
-    reference = Reference.of(then, torch.zeros(0), 1.0, generator)
+    reference = Reference.of(then, torch.zeros(0), generator)
     names, discrete = list("abcde"), [False] * 4 + [True]
     p_values = []
     for _ in range(200):

@@ -30,19 +30,17 @@ class Reference:
 
     sample: (rows, columns), each column in an order of its own.
     gaps: how far the game's outputs were from the model's, for held-out rows, (m,); empty if that is not known.
-    error: the variance that a row's values are thought to have, the mean over held-out rows; NaN if not known.
     """
 
     sample: Tensor
     gaps: Tensor
-    error: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, gaps: Tensor, error: float, generator: torch.Generator) -> Reference:
+    def of(cls, x: Tensor, gaps: Tensor, generator: torch.Generator) -> Reference:
         """The reference of summarised rows (n, columns)."""
         rows = [torch.randperm(len(x), generator=generator, device=x.device)[:_ROWS] for _ in range(x.shape[1])]
         sample = torch.stack([x[chosen, column] for column, chosen in enumerate(rows)], dim=1)
-        return cls(sample.double(), gaps.double(), torch.tensor(error, dtype=torch.float64))
+        return cls(sample.double(), gaps.double())
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def compare(
     names: Sequence[str],
     discrete: Sequence[bool],
     gaps: Tensor | None = None,
-    error: float | None = None,
+    error_ratio: float | None = None,
 ) -> Drift:
     """Hold summarised rows (n, columns) against the reference; ``discrete`` columns hold no numbers."""
     if len(x) == 0:
@@ -143,7 +141,7 @@ def compare(
         p_value=float(min(1.0, len(columns) * columns["p_value"].min())),
         columns=columns,
         model_p_value=model,
-        error_ratio=None if error is None else error / max(float(reference.error), 1e-300),
+        error_ratio=error_ratio,
         samples={name: (then[:, i], now[:, i]) for i, name in enumerate(names)},
     )
 

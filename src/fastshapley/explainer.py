@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import os
 from contextlib import nullcontext
 from dataclasses import replace
@@ -186,7 +185,7 @@ class FastSHAP(BaseEstimator):
                 self.errors_ = fit_errors(
                     network, game, x_exam, x_report, recipe.errors, run, pace=pace, calls=budget.for_errors(game)
                 )
-            self.report_ = measure_network(
+            self.report_, gaps = measure_network(
                 network,
                 game,
                 model,
@@ -198,16 +197,8 @@ class FastSHAP(BaseEstimator):
                 normalized=self.normalize != "never",
                 held_out=held_out,
             )
-            gaps = torch.zeros(0)
-            if isinstance(game, Surrogate) and model is not None and self.evaluation_budget is None:
-                gaps = self._gaps(x_report, apply_link(game.link, model(x_report)))
-            error = self._expected_error(x_report)
-            self.reference_ = Reference.of(
-                summarised(some(x, torch.arange(len(x))[:_REFERENCE])[:]),
-                gaps,
-                math.nan if error is None else error,
-                run.generator("reference"),
-            )
+            reference = summarised(some(x, torch.arange(len(x))[:_REFERENCE])[:])
+            self.reference_ = Reference.of(reference, gaps, run.generator("reference"))
             for warning in self.report_.warnings() if self.report_ is not None else ():
                 logger.warning(warning)
         if model is not None:
@@ -298,9 +289,13 @@ class FastSHAP(BaseEstimator):
             names, discrete = list(self.schema_.names), list(self.schema_.discrete)
         gaps = None
         if isinstance(game, Surrogate) and len(x) and (predictions is not None or self.model is not None):
-            gaps = self._gaps(x, self._model_outputs(x, predictions))
-        error = self._expected_error(x) if len(x) else None
-        return compare(self.reference_, summarised(x), names, discrete, gaps, error)
+            gaps = (grand_values(game, x) - self._model_outputs(x, predictions)).square().sum(1).sqrt()
+        ratio = None
+        if self.errors_ is not None and len(x):
+            ratio = float(
+                self.errors_.expected(x, self._explain(x)[0]) / self.errors_.head.expected.clamp(min=1e-300)
+            )
+        return compare(self.reference_, summarised(x), names, discrete, gaps, ratio)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explainer to one file, atomically. The user's model is not in it."""
@@ -432,16 +427,6 @@ class FastSHAP(BaseEstimator):
             raise InputError("anchor='model' is for a surrogate's game; one of your own knows its model's output")
         null = game.model_null.to(values)
         return normalize(values, self._model_outputs(x, predictions) - null), null.expand(len(values), -1)
-
-    def _gaps(self, x: Tensor, y: Tensor) -> Tensor:
-        """How far the game's outputs for whole rows are from the model's, (n,)."""
-        return (grand_values(self.value_function_, x) - y).square().sum(1).sqrt()
-
-    def _expected_error(self, x: Tensor) -> float | None:
-        """The variance that a row's values are thought to have, the mean over rows."""
-        if self.errors_ is None:
-            return None
-        return float(self.errors_(x, self._explain(x)[0])[0].sum((1, 2)).mean())
 
 
 def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from fastshapley.estimators.residuals import residuals
 from fastshapley.metrics import r2
 from fastshapley.models import ModelFunction
 from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.objective import normalize
 from fastshapley.training import Run
 from fastshapley.uncertainty import Errors, explained
 from fastshapley.value_functions.base import BaseGame, ValueFunction, apply_link, cost, evaluate, null_values
@@ -163,38 +164,43 @@ def measure_network(
     *,
     normalized: bool,
     held_out: bool,
-) -> Report | None:
+) -> tuple[Report | None, Tensor]:
     """The report on an explainer's network for the rows ``x``, or for as many as can be afforded.
 
-    ``pace`` is the seconds that a row takes which the model, or the surrogate, is called with.
+    ``pace`` is the seconds that a row takes which the model, or the surrogate, is called with. With it comes how
+    far the game's outputs are from the model's for these rows, (n,); empty where that was not measured.
     """
+    nothing = torch.zeros(0, dtype=torch.float64)
     calls, seconds = budget.for_report(game), run.clock.left()
     explain = partial(explained, network, game)
     found = true_values(explain, game, x, run.generator("report"), calls=calls, pace=pace, seconds=seconds)
     if found is None:
         logger.warning("no report: time_budget or evaluation_budget leaves nothing to measure the error with")
-        return None
+        return None, nothing
     rows, truth, how = found
-    phi = explain(rows)
+    total = torch.from_numpy(truth.values.sum(1)).to(x.device)  # the estimates sum to grand minus null
+    with torch.no_grad():
+        raw: Tensor = network(rows).double()
+    phi = normalize(raw, total)
     stderr = None if errors is None or not truth.stderr.any() else errors(rows, phi)[0].sqrt().cpu().numpy()
     if not normalized and game.players > 1:
-        with torch.no_grad():
-            phi = network(rows).double()
+        phi = raw
     report = measure(phi.cpu().numpy(), truth, how, stderr=stderr, held_out=held_out)
     if isinstance(game, Removal) and game.model_ is model:
-        return replace(report, fidelity=1.0)  # the game is the model
+        return replace(report, fidelity=1.0), nothing  # the game is the model
     some = int(min(budget.left(), len(rows)))
     if model is None or model.outputs != game.outputs or not some:
-        return report
-    total = torch.from_numpy(truth.values.sum(1)).to(x.device)  # the estimates sum to grand minus null
+        return report, nothing
     grand = (total + null_values(game, rows))[:some]
     y = apply_link(game.link if isinstance(game, BaseGame) else "identity", model(rows[:some])).to(grand)
-    return replace(
+    gaps = (grand - y).square().sum(1)
+    report = replace(
         report,
         fidelity=r2(grand.cpu().numpy(), y.cpu().numpy()),
         fidelity_by_size=_by_size(game, rows[:some], y, run) if isinstance(game, Surrogate) else None,
-        surrogate_error=float((grand - y).square().sum(1).mean()) / game.players,
+        surrogate_error=float(gaps.mean()) / game.players,
     )
+    return report, gaps.sqrt()
 
 
 def _by_size(game: ValueFunction, x: Tensor, y: Tensor, run: Run) -> dict[str, float]:

@@ -82,10 +82,12 @@ class ErrorNetwork(nn.Module):
             nn.init.zeros_(parameter)
         self.register_buffer("usual", torch.ones(players + 1, outputs))
         self.register_buffer("factor", torch.ones(()))
+        self.register_buffer("expected", torch.zeros((), dtype=torch.float64))
         self.register_buffer("profile", torch.ones(players // 2, dtype=torch.float64))
 
     usual: Tensor
     factor: Tensor
+    expected: Tensor  # the mean over rows of the variances of a row's values, together
     profile: Tensor
 
     def forward(self, inputs: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,6 +118,10 @@ class Errors:
             variance.double().expand(-1, -1, outputs) * unit,
             noise.double().expand(-1, outputs) * unit,
         )
+
+    def expected(self, x: Tensor, phi: Tensor) -> Tensor:
+        """The variances of a row's values together, the mean over rows."""
+        return self(x, phi)[0].sum((1, 2)).mean()
 
     def inputs(self, x: Tensor) -> Tensor:
         if isinstance(self.network.encoder, TableEncoder):
@@ -172,6 +178,7 @@ class Errors:
             width = _NORMAL * (math.exp(2 * middle) * variance + spread).sqrt()
             low, high = (low, middle) if (error.abs() <= width).double().mean() >= LEVEL else (middle, high)
         self.head.factor.fill_(math.exp(high))
+        self.head.expected.copy_(self.expected(x, phi))
 
     def _targets(self, found: Residuals) -> tuple[Tensor, Tensor, Tensor]:
         """Errors, the variance of their estimates, and noise, in units of the network's scale."""
