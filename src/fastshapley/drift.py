@@ -16,11 +16,13 @@ from torch import Tensor
 
 from fastshapley.errors import InputError
 from fastshapley.optional import require
+from fastshapley.rows import Rows, some
 
 _ROWS = 1000  # of each column, that are kept
 _ALPHA = 0.01  # below which a p-value is called drift
 _SHOWN = 4  # columns of a picture
 _BINS = 20
+_PART = 64  # images that are looked at at once
 Array = NDArray[np.float64]
 
 
@@ -36,11 +38,14 @@ class Reference:
     gaps: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, gaps: Tensor, generator: torch.Generator) -> Reference:
-        """The reference of summarised rows (n, columns)."""
-        rows = [torch.randperm(len(x), generator=generator, device=x.device)[:_ROWS] for _ in range(x.shape[1])]
-        sample = torch.stack([x[chosen, column] for column, chosen in enumerate(rows)], dim=1)
-        return cls(sample.double(), gaps.double())
+    def of(cls, x: Rows, gaps: Tensor, generator: torch.Generator) -> Reference:
+        """The reference of rows, or images, that were trained on."""
+        chosen = some(x, torch.randperm(len(x), generator=generator, device=x.device)[:_ROWS])
+        found = torch.cat([summarised(part).double() for part in chosen.split(_PART)])
+        shuffled = [
+            column[torch.randperm(len(column), generator=generator, device=column.device)] for column in found.T
+        ]
+        return cls(torch.stack(shuffled, dim=1), gaps.double())
 
 
 @dataclass(frozen=True)

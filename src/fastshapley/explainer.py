@@ -35,7 +35,7 @@ from fastshapley.preparing import NAMED, check_parameters, hold_out, is_fitted, 
 from fastshapley.recipes import Recipe
 from fastshapley.refining import Prior, refine
 from fastshapley.report import ROWS, Report, measure_network
-from fastshapley.rows import Rows, some
+from fastshapley.rows import Rows
 from fastshapley.schema import Schema
 from fastshapley.thinning import can_be_thinned
 from fastshapley.training import Clock, one_thread, seed_of
@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 
 _BATCH, _ENTRIES = 8192, 1 << 22  # rows explained in one forward pass, and their values or inputs, at most
 _SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
-_REFERENCE = 10_000  # rows that new ones are held against, at most
 
 
 class FastSHAP(BaseEstimator):
@@ -197,8 +196,7 @@ class FastSHAP(BaseEstimator):
                 normalized=self.normalize != "never",
                 held_out=held_out,
             )
-            reference = summarised(some(x, torch.arange(len(x))[:_REFERENCE])[:])
-            self.reference_ = Reference.of(reference, gaps, run.generator("reference"))
+            self.reference_ = Reference.of(x, gaps, run.generator("reference"))
             for warning in self.report_.warnings() if self.report_ is not None else ():
                 logger.warning(warning)
         if model is not None:
