@@ -123,7 +123,11 @@ def load(
         with torch.random.fork_rng(devices=[]):
             explainer.errors_ = Errors(built)
         _load_weights(explainer.errors_.head, weights, "network")
-    explainer.reference_ = Reference(**_part(tensors, "reference"))
+    if not (reference := _part(tensors, "reference")):
+        raise FileFormatError(
+            f"{path} was written before explainers kept a reference for check: fit and save it again"
+        )
+    explainer.reference_ = Reference(**reference)
     explainer.losses_ = config["losses"]
     explainer.report_ = None if config["report"] is None else Report(**config["report"])
     return explainer
