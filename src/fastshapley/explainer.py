@@ -5,49 +5,43 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import shap
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from fastshapley import persistence, recipes
-from fastshapley.budgets import Budget, check_budget
+from fastshapley import persistence
+from fastshapley.advice import Advice, advise
 from fastshapley.checkpoints import fingerprint
-from fastshapley.drift import Drift, Reference, compare, summarised
+from fastshapley.correcting import Shortfall, corrected
+from fastshapley.drift import Drift, compare, summarised
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explanations import explanation, image_explanation, maps, squeeze, taken_up
-from fastshapley.fitting import build_network, fit_network
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, given_outputs, trial_rows
 from fastshapley.networks.convolutional import Backbone, UNet
-from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
-from fastshapley.players import Features, Groups, Partition, Superpixels
-from fastshapley.preparing import NAMED, check_parameters, hold_out, is_fitted, players_of, start_run
+from fastshapley.phases import Fitted, fit_explainer
+from fastshapley.players import Features, Groups, Superpixels
 from fastshapley.recipes import Recipe
 from fastshapley.refining import Prior, refine
-from fastshapley.report import ROWS, Report, measure_network
 from fastshapley.rows import Rows
 from fastshapley.schema import Schema
-from fastshapley.thinning import can_be_thinned
-from fastshapley.training import Clock, one_thread, seed_of
-from fastshapley.uncertainty import Errors, fit_errors
-from fastshapley.value_functions import BaseGame, Problem, Surrogate, ValueFunction
+from fastshapley.training import seed_of
+from fastshapley.value_functions import BaseGame, Surrogate
 from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
 from fastshapley.value_functions.removal import Removal
 
 logger = logging.getLogger(__name__)
 
 _BATCH, _ENTRIES = 8192, 1 << 22  # rows explained in one forward pass, and their values or inputs, at most
-_SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
 
 
 class FastSHAP(BaseEstimator):
@@ -69,7 +63,8 @@ class FastSHAP(BaseEstimator):
     normalize: whether values are made to sum to grand minus null: ``"always"``, only at ``"inference"`` and not
         in the training loss, or ``"never"``.
     penalty: the weight in the loss of the squared gap before normalisation (the paper's gamma).
-    recipe: ``"default"``, ``"paper"``, or a `Recipe`.
+    recipe: ``"default"``, ``"paper"``, or a `Recipe`; ``"sampling"`` trains no explainer's network, for few rows,
+        whose values come from a ``budget``, a ``tol`` or `estimate`.
     time_budget: seconds that ``fit`` may take, about; it then does as well as it can in them.
     evaluation_budget: rows that ``fit`` may call the model with (a game of the user's own: coalitions evaluated).
     device: where the networks run; by default a GPU if there is one.
@@ -84,11 +79,6 @@ class FastSHAP(BaseEstimator):
     (3, 10)
     """
 
-    losses_: list[float]
-    report_: Report | None
-    errors_: Errors | None
-    reference_: Reference
-
     def __init__(
         self,
         model: Any = None,
@@ -100,7 +90,7 @@ class FastSHAP(BaseEstimator):
         network: nn.Module | Backbone | UNet | None = None,
         normalize: Literal["always", "inference", "never"] = "always",
         penalty: float = 0.0,
-        recipe: Literal["default", "paper"] | Recipe = "default",
+        recipe: Literal["default", "paper", "sampling"] | Recipe = "default",
         time_budget: float | None = None,
         evaluation_budget: int | None = None,
         device: str | torch.device | None = None,
@@ -128,80 +118,19 @@ class FastSHAP(BaseEstimator):
         Some of ``X_val`` choose the best epochs, the others are what the report is measured on; by default a fifth
         of ``X`` is held out. With ``checkpoint``, a directory, a fit that was killed goes on where it was.
         """
-        clock = Clock() if self.time_budget is None else Clock(self.time_budget)
-        check_parameters(self)
-        # codes of categories mean the same to a game fitted before as to this explainer
-        given = self.value_function
-        schema: Schema | ImageSchema
-        if isinstance(given, BaseGame) and is_fitted(given):
-            schema = given.schema_
-        else:
-            schema = ImageSchema.of(X) if isinstance(self.players, Superpixels) else Schema.of(X)
-        images = isinstance(schema, ImageSchema)
-        x = schema.encode(X).to(self._device())
-        x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
-        for argument, rows in (("X", x), ("X_val", x_val)):
-            if rows is not None and len(rows) == 0:
-                raise InputError(f"{argument} has no rows")
-        trial = trial_rows(x)
-        check_budget(self.evaluation_budget, len(trial))
-        model = None if self.model is None else ModelFunction(self.model, schema, trial, self.logits)
-        partition = players_of(self, schema)
-        run = replace(start_run(self, schema, x, x_val, model, checkpoint), clock=clock)
-        x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
-        x_exam, x_report = hold_out(x_val, run, share=0.5, most=ROWS)
-        held_out = x_val is not x and x_report is not x_exam
-        recipe = recipes.resolve(self.recipe, len(x), len(partition), images=images)
-        budget = Budget(self.evaluation_budget, () if model is None else ((model, 0),))
-        x_report = x_report[:]
-        with nullcontext() if images else one_thread():  # convolutions have work for all
-            game: ValueFunction = given
-            if not is_fitted(given):
-                assert model is not None  # checked with the parameters
-                new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
-                problem = Problem(
-                    model, x, x_exam, partition, self.link, recipe, budget.left() - budget.reserve(x_report)
-                )
-                game = new.fit(problem, run.within(_SURROGATE))
-            budget = budget.counting(game)
-            recipe = recipes.resolve(self.recipe, len(x), len(partition), noisy=can_be_thinned(game), images=images)
-            recipe = budget.bound(recipe, game)
-            network = build_network(x, schema, game, partition, self.model, self.network, recipe, run)
-            self.losses_, pace = fit_network(
-                network,
-                game,
-                x,
-                x_exam,
-                recipe,
-                run.within(1 - _REPORT),
-                normalized=self.normalize == "always",
-                penalty=self.penalty,
-                discrete=schema.discrete,
-                owner=partition.owner,
-            )
-            self._set_fitted(schema, partition, game, network, _output_names(model, game.outputs))
-            if recipe.errors is not None and held_out:
-                self.errors_ = fit_errors(
-                    network, game, x_exam, x_report, recipe.errors, run, pace=pace, calls=budget.for_errors(game)
-                )
-            self.report_, gaps = measure_network(
-                network,
-                game,
-                model,
-                x_report,
-                run,
-                pace,
-                budget,
-                self.errors_,
-                normalized=self.normalize != "never",
-                held_out=held_out,
-            )
-            self.reference_ = Reference.of(x, gaps, run.generator("reference"))
-            for warning in self.report_.warnings() if self.report_ is not None else ():
-                logger.warning(warning)
-        if model is not None:
-            logger.info("the model was called with %d rows in all", model.evaluations)
-        return self
+        return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False))
+
+    def update(self, X: Any, X_val: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
+        """Go on training with new rows, from the current weights: what `check` asks for when rows have drifted.
+
+        A surrogate learns from the model, which may be another one by now, what it gives for the new rows; without
+        the model it stays as it is. Then the explainer, the errors, the report and the reference of `check` are of
+        the new rows: pass old ones with them, if such rows are still to be explained. It takes about half of a
+        ``fit``. Categories that were not there at ``fit`` count as missing. Until all is done, and if it is
+        interrupted, the explainer stays as it was.
+        """
+        self._check_fitted()
+        return self._keep(fit_explainer(self, X, X_val, checkpoint, update=True))
 
     def __call__(
         self,
@@ -213,6 +142,8 @@ class FastSHAP(BaseEstimator):
         start: shap.Explanation | None = None,
         anchor: Literal["game", "model"] = "game",
         predictions: Any = None,
+        background: Any = None,
+        calls: int | None = None,
         upsample: bool = False,
     ) -> shap.Explanation:
         """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several.
@@ -226,6 +157,11 @@ class FastSHAP(BaseEstimator):
             spent on it is not lost.
         anchor: ``"model"`` makes the values of a surrogate's game sum to the model's output less its mean, not to
             the surrogate's. The model is called, unless its ``predictions`` for X are given, as it returns them.
+            The difference is shared evenly among the players.
+        calls, background: with ``anchor="model"``, and of tables, the difference is not shared evenly: its own
+            Shapley values are estimated from so many calls of the model a row, on mixes of the row with those of
+            ``background`` (a table like X) that are nearest in what is not hidden. It helps the more, the less the
+            columns depend on each other: see docs/results/trust.md.
 
         Of images, as shap has them, (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for
         segments, (n, height, width, 1, outputs), a player's value shared out among its pixels. `shap.image_plot`
@@ -238,7 +174,10 @@ class FastSHAP(BaseEstimator):
         if errors or budget is not None or tol is not None or start is not None:
             values, stderr = self._refine(x[:], values, budget, tol, start)
         if anchor != "game" or predictions is not None:
-            values, base = self._anchored(x, values, base, anchor, predictions)
+            values, base, added = self._anchored(x, values, base, anchor, predictions, background, calls)
+            stderr = None if stderr is None else (stderr.square() + added).sqrt()
+        elif background is not None or calls is not None:
+            raise InputError("background and calls are for anchor='model'")
         if isinstance(self.schema_, ImageSchema):
             return image_explanation(x[:], values, base, self.partition_, names, stderr, upsample=upsample)
         if upsample or not isinstance(x, Tensor):
@@ -295,6 +234,17 @@ class FastSHAP(BaseEstimator):
             )
         return compare(self.reference_, summarised(x), names, discrete, gaps, ratio)
 
+    @classmethod
+    def advise(
+        cls, model: Any, X: Any, *, rows: int, error: float = 0.01, seconds: float = 20.0, **settings: Any
+    ) -> Advice:
+        """What is the fastest way to the values of so many ``rows`` like X: exact, TreeSHAP, sampling or a network.
+
+        ``error`` is the relative squared error that will do. A trial of about ``seconds`` is made; ``settings`` are
+        those of `FastSHAP`, such as ``players`` or ``link``. ``print(FastSHAP.advise(model, X, rows=1000))``.
+        """
+        return advise(cls(model, **settings), X, rows, error, seconds)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the explainer to one file, atomically. The user's model is not in it."""
         self._check_fitted()
@@ -326,27 +276,17 @@ class FastSHAP(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")
 
-    def _device(self) -> torch.device:
-        if self.device is not None:
-            return torch.device(self.device)
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    def _set_fitted(
-        self,
-        schema: Schema | ImageSchema,
-        partition: Partition,
-        game: ValueFunction,
-        network: ExplainerNetwork,
-        output_names: tuple[str, ...],
-    ) -> None:
-        self.schema_, self.partition_, self.value_function_, self.network_ = schema, partition, game, network
-        self.output_names_ = output_names
+    def _keep(self, fitted: Fitted) -> FastSHAP:
+        self.schema_, self.partition_, self.output_names_ = fitted.schema, fitted.partition, fitted.output_names
+        self.value_function_, self.network_ = fitted.game, fitted.network
+        self.losses_, self.errors_, self.report_ = fitted.losses, fitted.errors, fitted.report
+        self.reference_, self.timings_ = fitted.reference, fitted.timings
         self.normalize_ = self.normalize
-        self.report_, self.errors_ = None, None
-        self.player_names_ = partition.names
-        if isinstance(schema, Schema):
-            self.feature_names_in_ = np.array([column.key for column in schema.columns], dtype=object)
-            self.n_features_in_ = len(schema.columns)
+        self.player_names_ = self.partition_.names
+        if isinstance(self.schema_, Schema):
+            self.feature_names_in_ = np.array([column.key for column in self.schema_.columns], dtype=object)
+            self.n_features_in_ = len(self.schema_.columns)
+        return self
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "network_"):
@@ -401,33 +341,52 @@ class FastSHAP(BaseEstimator):
         )
         return torch.from_numpy(found.values).to(values), torch.from_numpy(found.stderr).to(values)
 
-    def _model_outputs(self, x: Rows, predictions: Any) -> Tensor:
+    def _model_outputs(self, x: Rows, predictions: Any = None) -> Tensor:
         """The model's outputs behind the game's link, (n, outputs): as given, or by calling it."""
+        if predictions is None:
+            return self._model_function(x)(x)
         game = self.value_function_
-        if predictions is not None:
-            y = given_outputs(predictions, len(x), game.outputs, logits=self.logits).to(x.device)
-        elif self.model is None:
-            raise InputError("this needs the model: pass it to FastSHAP.load, or its outputs for X as predictions=")
-        else:
-            y = ModelFunction(self.model, self.schema_, trial_rows(x), self.logits)(x)
+        y = given_outputs(predictions, len(x), game.outputs, logits=self.logits).to(x.device)
         return apply_link(game.link if isinstance(game, BaseGame) else "identity", y)
 
+    def _model_function(self, x: Rows) -> Callable[[Tensor], Tensor]:
+        """The model behind the game's link, from encoded rows such as ``x`` to outputs (n, outputs)."""
+        if self.model is None:
+            raise InputError("this needs the model: pass it to FastSHAP.load, or its outputs for X as predictions=")
+        function, game = ModelFunction(self.model, self.schema_, trial_rows(x), self.logits), self.value_function_
+        return lambda rows: apply_link(game.link if isinstance(game, BaseGame) else "identity", function(rows))
+
     def _anchored(
-        self, x: Rows, values: Tensor, base: Tensor, anchor: str, predictions: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Values and base values that sum to the model's output."""
+        self,
+        x: Rows,
+        values: Tensor,
+        base: Tensor,
+        anchor: str,
+        predictions: Any,
+        background: Any,
+        calls: int | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Values and base values that sum to the model's output, and the variance that this adds to each value."""
         game = self.value_function_
         if anchor != "model":
             raise InputError(f"anchor is {anchor!r}: use 'game', or 'model', with predictions or without")
+        if (background is None) != (calls is None):
+            raise InputError("background and calls go together: pass both, or neither")
+        nothing = torch.zeros_like(values)
         if isinstance(game, Removal):
-            return values, base  # the game is the model's own
+            return values, base, nothing  # the game is the model's own
         if not isinstance(game, Surrogate):
             raise InputError("anchor='model' is for a surrogate's game; one of your own knows its model's output")
         null = game.model_null.to(values)
-        return normalize(values, self._model_outputs(x, predictions) - null), null.expand(len(values), -1)
-
-
-def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:
-    if model is not None and model.outputs == outputs:
-        return model.output_names
-    return tuple(f"output {k}" for k in range(outputs))
+        total, base = self._model_outputs(x, predictions) - null, null.expand(len(values), -1)
+        if calls is None:
+            return normalize(values, total), base, nothing
+        if isinstance(self.schema_, ImageSchema):
+            raise InputError("background and calls are for tables, and the explainer was fitted to images")
+        rows = self.schema_.encode(background, "background").to(x.device)
+        if len(rows) == 0:
+            raise InputError("background has no rows")
+        generator = torch.Generator(x.device).manual_seed(seed_of(self.random_state))
+        missed = Shortfall(self._model_function(x), game, rows, self.schema_.discrete, generator)
+        values, added = corrected(missed, x, values, total, calls)
+        return values, base, added

@@ -135,6 +135,9 @@ def fit_network(
     if added is not None:  # the same rows and coalitions once more, with most of the noise off
         exam = prepare_examination(thin, x_val, recipe, run, "second examination")
     scale = _scale(value_function, exam, recipe)
+    if not recipe.explainer.plan(1)[0]:
+        network.scale.zero_()  # nothing is learnt: each player has the same share
+        return [], exam.pace
     network.scale.copy_(scale)
     total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
     lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)

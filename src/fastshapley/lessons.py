@@ -134,13 +134,12 @@ def prepare_lesson(
     threads = _threads(game, run.device)
     plan = _plan(thin, game.players, recipe.targets, recipe.coalitions, pace / threads, len(x), run)
     x = _rows(x, plan.rows, recipe.targets, run, discrete, owner)
-    size = max(1, _block(x, run) // plan.calls)
     if plan.targets:
-        total, targets = _evaluate(x, size, threads, run, recipe.targets.seconds, estimate)
+        total, targets = _evaluate(x, plan.calls, threads, run, recipe.targets.seconds, estimate)
         x = some(x, torch.arange(len(total), device=x.device))
         return Lesson(x, total, lambda phi, batch, g: (phi - targets[batch[0]]).square().mean())
     logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), plan.wanted)
-    total, first, worth = _evaluate(x, size, threads, run, recipe.targets.seconds, keep)
+    total, first, worth = _evaluate(x, plan.calls, threads, run, recipe.targets.seconds, keep)
 
     def kept_loss(phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
         s = torch.cat([first[batch[0]], ~first[batch[0]]], dim=1)
@@ -227,7 +226,7 @@ def _block(x: Rows, run: Run) -> int:
 
 def _evaluate(
     x: Rows,
-    size: int,
+    calls: int,
     threads: int,
     run: Run,
     seconds: float,
@@ -235,7 +234,8 @@ def _evaluate(
 ) -> tuple[Tensor, ...]:
     """Apply ``compute`` to blocks of rows, each with a seed and a checkpoint of its own, on several threads.
 
-    They have ``seconds`` for it, or a share of the run's time; what has not been done by then is left out.
+    A row takes ``calls`` of the model, or the surrogate. There are ``seconds`` for it, or a share of the run's
+    time; what has not been done by then is left out.
     """
 
     def one(number: int) -> list[Tensor]:
@@ -246,7 +246,8 @@ def _evaluate(
             run.checkpoint.save(name, saved)
         return [part.to(x.device) for part in saved["parts"]]
 
-    parts, blocks = [], torch.arange(len(x), device=x.device).split(size)
+    start = time.monotonic()
+    parts, blocks = [], torch.arange(len(x), device=x.device).split(max(1, _block(x, run) // calls))
     clock = Clock(min(seconds, _SHARE * run.clock.left()))
     bar = run.bar(sum(map(len, blocks)), "coalitions", "row")
     with closing(_each(one, len(blocks), threads)) as results:
@@ -256,7 +257,9 @@ def _evaluate(
             if not clock.left():
                 break
     bar.close()
-    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    found = tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    run.timings["coalitions"] = (time.monotonic() - start, len(found[0]) * calls)
+    return found
 
 
 def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> Generator[list[Tensor], None, None]:

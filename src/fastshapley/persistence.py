@@ -22,7 +22,9 @@ from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
 from fastshapley.networks.convolutional import Backbone, BackboneMaps, MapsOf, MaskedImages, UNetMaps
 from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
+from fastshapley.phases import Fitted
 from fastshapley.players import Groups, Partition, Superpixels
+from fastshapley.preparing import device_of
 from fastshapley.recipes import Layers, Recipe, Targets
 from fastshapley.report import Report
 from fastshapley.schema import Schema
@@ -98,7 +100,7 @@ def load(
         network=network,
         device=device,
     )
-    place = explainer._device()
+    place = device_of(explainer)
     tensors = {name: tensor.to(place) for name, tensor in tensors.items()}
     images = "images" in config["schema"]
     schema = ImageSchema.from_dict(config["schema"]) if images else Schema.from_dict(config["schema"])
@@ -118,19 +120,21 @@ def load(
         )
     explainer.value_function = game
     _load_weights(built, _part(tensors, "network"), "network" if network is not None else "model")
-    explainer._set_fitted(schema, partition, game, built.eval(), tuple(config["output_names"]))
+    errors = None
     if weights := _part(tensors, "errors"):
         with torch.random.fork_rng(devices=[]):
-            explainer.errors_ = Errors(built)
-        _load_weights(explainer.errors_.head, weights, "network")
+            errors = Errors(built)
+        _load_weights(errors.head, weights, "network")
     if not (reference := _part(tensors, "reference")):
         raise FileFormatError(
             f"{path} was written before explainers kept a reference for check: fit and save it again"
         )
-    explainer.reference_ = Reference(**reference)
-    explainer.losses_ = config["losses"]
-    explainer.report_ = None if config["report"] is None else Report(**config["report"])
-    return explainer
+    report = None if config["report"] is None else Report(**config["report"])
+    names = tuple(config["output_names"])
+    kept = Reference(**reference)
+    return explainer._keep(
+        Fitted(schema, partition, game, built.eval(), names, config["losses"], errors, report, kept, {})
+    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from fastshapley import recipes
 from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
@@ -58,6 +59,13 @@ def check_parameters(explainer: FastSHAP) -> None:
             raise ValueError(f"{name} is {value!r}: use a positive number, or None")
 
 
+def device_of(explainer: FastSHAP) -> torch.device:
+    """Where an explainer's networks run."""
+    if explainer.device is not None:
+        return torch.device(explainer.device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def start_run(
     explainer: FastSHAP,
     schema: Schema | ImageSchema,
@@ -65,8 +73,12 @@ def start_run(
     x_val: Rows | None,
     model: ModelFunction | None,
     checkpoint: str | os.PathLike[str] | None,
+    before: nn.Module | None = None,
 ) -> Run:
-    """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings."""
+    """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings.
+
+    ``before`` is the network that an update starts from.
+    """
     store = Checkpoint(checkpoint)
     seed = seed_of(explainer.random_state)
     if checkpoint is not None:
@@ -77,7 +89,8 @@ def start_run(
         }
         seen = [part[:16] if isinstance(part, Stream) else part for part in (x, x_val)]
         sizes = [None if part is None else len(part) for part in (x, x_val)]
-        seed = store.claim(fingerprint(schema, *seen, sizes, settings), seed)
+        weights = () if before is None else before.state_dict().values()
+        seed = store.claim(fingerprint(schema, *seen, sizes, settings, *weights), seed)
         if model is not None:
             store.claim_outputs(model.tried)
     return Run(seed, store, explainer.progress, x.device)

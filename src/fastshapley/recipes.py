@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fastshapley.networks.mlp import Activation
@@ -11,6 +11,7 @@ from fastshapley.training import Training
 
 _FEW = 2000  # rows
 _MANY = 32  # players
+_CONTINUED, _SLOWER = 0.5, 0.5  # of the work, and of the rate, for networks that have learnt before
 _ERRORS = Training(steps=400, batch_size=128, learning_rate=3e-3, weight_decay=1e-2, schedule="cosine", clip=1.0)
 
 
@@ -216,12 +217,32 @@ def default_images(rows: int) -> Recipe:
     )
 
 
+def scaled(recipe: Recipe, work: float, rate: float = 1.0) -> Recipe:
+    """The recipe with a share of the steps and evaluations, and of the learning rates."""
+
+    def shorter(training: Training) -> Training:
+        steps = None if training.steps is None else math.ceil(work * training.steps)
+        return replace(training, steps=steps, learning_rate=rate * training.learning_rate)
+
+    targets = recipe.targets
+    if targets is not None:
+        targets = replace(targets, evaluations=math.ceil(work * targets.evaluations))
+    surrogate = tuple(shorter(stage) for stage in recipe.surrogate)
+    return replace(recipe, surrogate=surrogate, explainer=shorter(recipe.explainer), targets=targets)
+
+
+def continued(recipe: Recipe) -> Recipe:
+    """The recipe for networks that have learnt before."""
+    return scaled(recipe, _CONTINUED, _SLOWER)
+
+
 def resolve(recipe: Any, rows: int, players: int, *, noisy: bool = False, images: bool = False) -> Recipe:
     """A recipe from its name, for so many training rows, or images, and players, or as given."""
     if isinstance(recipe, Recipe):
         return recipe
-    if recipe == "default":
-        return default_images(rows) if images else default(rows, players, noisy=noisy)
     if recipe == "paper":
         return paper_images() if images else paper()
-    raise ValueError(f"recipe is {recipe!r}: use 'default', 'paper' or a fastshapley.Recipe")
+    if recipe in ("default", "sampling"):
+        found = default_images(rows) if images else default(rows, players, noisy=noisy)
+        return found if recipe == "default" else replace(found, explainer=replace(found.explainer, steps=0))
+    raise ValueError(f"recipe is {recipe!r}: use 'default', 'paper', 'sampling' or a fastshapley.Recipe")

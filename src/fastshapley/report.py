@@ -58,7 +58,10 @@ class Report:
     fidelity: R2 of the game's output for whole rows to the user's model: what a surrogate loses; None if there is
         no model.
     fidelity_by_size: the same of rows of which a share is known, from none to all: what they tell of the output.
-    surrogate_error: the least mean squared error of values that sum to the surrogate's output, not to the model's.
+    surrogate_error: how far, about, exact values of the surrogate's game are from those of the model, as a mean
+        squared error: what its outputs are off by, squared, which is that if players' errors are unrelated.
+    sampling_error: the mean squared error of the truth, from coalitions drawn at random; it is not in
+        mean_squared_error, which is by the network alone.
     """
 
     rows: int
@@ -76,6 +79,7 @@ class Report:
     mean_squared_error_interval: float = math.nan
     fidelity_by_size: dict[str, float] | None = None
     surrogate_error: float | None = None
+    sampling_error: float = 0.0
 
     def lines(self) -> dict[str, str]:
         """What is measured, in words."""
@@ -85,6 +89,7 @@ class Report:
             "truth": self.truth + about,
             "mean squared error": f"{self.mean_squared_error:.3g}"
             + (f" +- {self.mean_squared_error_interval:.1g}" if several else ""),
+            **{f"  {part}": text for part, text in self._besides().items()},
             "relative squared error": f"{self.relative_squared_error:.4f}",
             "l2 distance": f"{self.l2:.4g}" + (f" +- {self.l2_interval:.2g}" if several else ""),
             "l1 distance": f"{self.l1:.4g}",
@@ -97,9 +102,16 @@ class Report:
             found["  by share of players known"] = ", ".join(
                 f"{share} {value:.2f}" for share, value in self.fidelity_by_size.items()
             )
-        if self.surrogate_error is not None:
-            found["error by the surrogate's sums"] = f"{self.surrogate_error:.3g}"
         return {name: "-" if "nan" in text else text for name, text in found.items()}
+
+    def _besides(self) -> dict[str, str]:
+        """The parts of the error to the model's values that are not the network's."""
+        found = {}
+        if self.surrogate_error:
+            found["and by the surrogate, about"] = f"{self.surrogate_error:.3g}"
+        if self.sampling_error:
+            found["by sampling, taken off"] = f"{self.sampling_error:.3g}"
+        return found
 
     def warnings(self) -> list[str]:
         """Why the values should not be trusted as they are, and what to do; empty for an explainer that is fine."""
@@ -187,7 +199,7 @@ def measure_network(
         phi = raw
     report = measure(phi.cpu().numpy(), truth, how, stderr=stderr, held_out=held_out)
     if isinstance(game, Removal) and game.model_ is model:
-        return replace(report, fidelity=1.0), nothing  # the game is the model
+        return replace(report, fidelity=1.0, surrogate_error=0.0), nothing  # the game is the model
     some = int(min(budget.left(), len(rows)))
     if model is None or model.outputs != game.outputs or not some:
         return report, nothing
@@ -198,7 +210,7 @@ def measure_network(
         report,
         fidelity=r2(grand.cpu().numpy(), y.cpu().numpy()),
         fidelity_by_size=_by_size(game, rows[:some], y, run) if isinstance(game, Surrogate) else None,
-        surrogate_error=float(gaps.mean()) / game.players,
+        surrogate_error=float(gaps.mean()),
     )
     return report, gaps.sqrt()
 
@@ -248,6 +260,7 @@ def measure(
         held_out=held_out,
         mean_squared_error=float(squared.mean()),
         mean_squared_error_interval=metrics.interval(squared),
+        sampling_error=float(noise.mean()),
     )
 
 

@@ -98,13 +98,17 @@ class Clock:
 
 @dataclass(frozen=True)
 class Run:
-    """What the phases of a fit share: a seed, a place for unfinished work, time, and whether to show bars."""
+    """What the phases of a fit share: a seed, a place for unfinished work, time, and whether to show bars.
+
+    ``timings`` are filled in by the phases: the seconds of each, and how many steps, or rows, it did in them.
+    """
 
     seed: int
     checkpoint: Checkpoint = field(default_factory=lambda: Checkpoint(None))
     progress: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     clock: Clock = field(default_factory=Clock)
+    timings: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def within(self, share: float) -> Run:
         """The same run with a share of the time that is left."""
@@ -192,7 +196,8 @@ def train(
             state.restore(saved)
         bar = run.bar(epochs * batches, phase, "step")
         bar.update(state.epoch * batches)
-        last_save = time.monotonic()
+        start = last_save = time.monotonic()
+        steps = 0
         while not state.finished and state.epoch < epochs and not state.stopped(options.patience) and clock.left():
             bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
             network.train()
@@ -204,6 +209,7 @@ def train(
                     optimizer.param_groups[0]["lr"] = options.learning_rate * _cosine(done, 1 / (epochs * batches))
                 _step(network, loss(batch, generator), optimizer, options)
                 bar.update()
+                steps += 1
             state.epoch += 1
             value = _validate(network, validate, phase, options, state.epoch)
             state.record(value)
@@ -214,6 +220,7 @@ def train(
                 run.checkpoint.save(phase, state.dump())
                 last_save = time.monotonic()
         bar.close()
+        run.timings[phase] = (time.monotonic() - start, steps)
         state.finished = True  # by its time, perhaps: a run that is resumed does not go on with it
         run.checkpoint.save(phase, state.dump())
     network.load_state_dict(state.best)

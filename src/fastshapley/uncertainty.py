@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from fastshapley.estimators.residuals import Residuals, residuals
+from fastshapley.mixing import mix_rows
 from fastshapley.networks.mlp import ExplainerNetwork, Perceptron, TableEncoder
 from fastshapley.objective import normalize
 from fastshapley.rows import Rows
@@ -22,7 +24,7 @@ _BATCH = 64  # rows in one forward pass of the explainer
 _LARGEST = 1e3  # times the usual variance, at most, and at least one by that
 _EVALUATIONS = 1_000_000  # of the game, to learn from, and as many to calibrate by
 _ROWS, _CALIBRATION = 2048, 512  # at most
-_FEWEST = 16  # rows to learn anything from
+_FEWEST, _MIXED = 16, 256  # rows to learn anything from, and to which fewer are mixed
 _SECONDS = 60.0
 
 
@@ -36,11 +38,14 @@ def fit_errors(
     *,
     pace: float,
     calls: float,
+    discrete: Sequence[bool],
+    owner: Sequence[int],
 ) -> Errors | None:
     """Learn how far a trained network's values are off, from rows ``x`` that it was not trained on.
 
-    Intervals are calibrated on other rows. ``calls`` is how many rows the model, or the surrogate, may be called
-    with, and ``pace`` the seconds that one takes; None if that does not do.
+    Few rows of a table are mixed to more (``discrete`` and ``owner`` as for `mix_rows`): those that the network was
+    trained on were too. Intervals are calibrated on other rows, as they are. ``calls`` is how many rows the model,
+    or the surrogate, may be called with, and ``pace`` the seconds that one takes; None if that does not do.
     """
     if game.players == 1:
         return None
@@ -53,6 +58,8 @@ def fit_errors(
     with run.isolated("error weights"):
         errors = Errors(network)
     x, x_calibration = x[:rows], x_calibration[: min(_CALIBRATION, rows)]
+    if x.ndim == 2 and (more := min(_MIXED, evaluations // (2 * game.players)) - len(x)) > 0:
+        x = torch.cat([x, mix_rows(x, more, discrete, generator, owner)])
     for some, learn in ((x, partial(errors.fit, training=training, run=run)), (x_calibration, errors.calibrate)):
         phi = explained(network, game, some)
         learn(some, phi, residuals(game, some, phi, evaluations // (2 * len(some)), generator))
@@ -112,7 +119,7 @@ class Errors:
         """Variances of the values phi (n, players, outputs), and of a pair's rest, (n, outputs), float64."""
         with torch.no_grad():
             variance, noise = self.head(self.inputs(x), self.scaled(phi))
-        unit = self.network.scale.double().square()
+        unit = self.unit().double().square()
         outputs = self.network.outputs
         return (
             variance.double().expand(-1, -1, outputs) * unit,
@@ -131,8 +138,11 @@ class Errors:
 
     def scaled(self, values: Tensor, power: int = 1) -> Tensor:
         """Values, or errors, in units of the network's scale, or squares in those of its square; each once."""
-        scale = torch.where(self.network.scale > 0, self.network.scale, 1.0)
-        return (values / scale**power)[..., -self.head.outputs :].float()
+        return (values / self.unit() ** power)[..., -self.head.outputs :].float()
+
+    def unit(self) -> Tensor:
+        """The network's scale, (outputs,); one, where it is zero for a network that was not trained."""
+        return torch.where(self.network.scale > 0, self.network.scale, 1.0)
 
     def fit(self, x: Tensor, phi: Tensor, found: Residuals, training: Training, run: Run) -> None:
         """Learn from rows that the explainer was not trained on, and from what pairs say of its values there.

@@ -12,6 +12,7 @@ from fastshapley.estimators.kernel import draw_pairs
 from fastshapley.value_functions.base import ValueFunction
 
 _EVALUATIONS = 1 << 16  # coalitions times rows in one part
+_LEAST = 0.01  # of what pairs leave unexplained, that is noise
 _ENOUGH = 4  # pairs of a size, to tell what they have in common
 
 
@@ -21,7 +22,8 @@ class Residuals:
 
     error: the exact values less the given ones, (n, players, outputs), right on average.
     variance: of that estimate, of the same shape; zero where all pairs were evaluated.
-    noise: the variance of what a pair leaves unexplained, (n, outputs), within its size and by the Shapley kernel.
+    noise: the variance of what exact values leave unexplained of a pair, (n, outputs), within its size and by the
+        Shapley kernel.
     profile: that by size, from one player to half of them, as a share of it, (players // 2,).
     """
 
@@ -45,8 +47,9 @@ def residuals(
     No truth is needed, and no matrix is solved. Pairs are drawn by leverage, at least two of each size, within
     which the variance is found.
     """
-    pairs = min(max(pairs, value_function.players), (1 << value_function.players - 1) - 1)
-    slope = 4 * curvature(value_function.players)
+    players = value_function.players
+    pairs = min(max(pairs, players), (1 << players - 1) - 1)
+    slope = 4 * curvature(players)
     parts = []
     for rows in torch.arange(len(x), device=x.device).split(max(1, _EVALUATIONS // (2 * pairs))):
         drawn = draw_pairs(value_function, x[rows], pairs, generator, rows)
@@ -54,11 +57,11 @@ def residuals(
         rest = drawn.u - z @ phi[rows]
         z = z - z.mean(2, keepdim=True)
         error, variance = torch.zeros_like(phi[rows]), torch.zeros_like(phi[rows])
-        by_size = []
+        by_size, linear = [], []
         for size, (draws, share, population) in enumerate(drawn.strata, start=1):
             count = len(draws)
             a, r = z[:, draws].transpose(1, 2), rest[:, draws]
-            if count >= _ENOUGH and 2 * size != value_function.players:
+            if count >= _ENOUGH and 2 * size != players:
                 # what is the same for all pairs of a size tells nothing of its players: this makes a covariance
                 r = (r - r.mean(1, keepdim=True)) * (1 - 1 / population) * count / (count - 1)
             mean = a @ r / count
@@ -66,7 +69,12 @@ def residuals(
             error += share * mean / slope
             variance += (share / slope) ** 2 * (1 / count - 1 / population) * spread
             by_size.append(share * spread.mean(1))
-        parts.append((error, variance, torch.stack(by_size, dim=1)))
+            linear.append(share * (4 * size * (players - size)) ** 2 / (players**3 * (players - 1)))
+        # what the error of phi itself adds to them is no noise
+        squared = (error.square() - variance).sum(1).clamp(min=0)
+        added = torch.tensor(linear).to(squared)[:, None] * squared[:, None]
+        spreads = torch.stack(by_size, dim=1)
+        parts.append((error, variance, (spreads - added).maximum(_LEAST * spreads)))
     error, variance, unexplained = (torch.cat(column) for column in zip(*parts, strict=True))
     noise, shares = unexplained.sum(1), torch.tensor([share for _, share, _ in drawn.strata]).to(unexplained)
     profile = unexplained.mean((0, 2)) / shares / noise.mean().clamp(min=1e-300)

@@ -79,6 +79,19 @@ class Surrogate(BaseGame):
             self.spread_ = y.std(0, correction=0)
             self.spread_[self.spread_ <= 1e-12 * self.shift_.abs()] = 0.0  # a constant output stays constant
         self._check(x[:2])
+        return self._learn(problem, recipe, x, y, x_val, y_val, run)
+
+    def update(self, problem: Problem, run: Run) -> Surrogate:
+        """A copy that is trained further, on the problem's rows; this one stays as it is."""
+        new = copy.deepcopy(self)
+        recipe = problem.recipe or resolve(
+            "default", len(problem.x), self.players, images=bool(problem.players.shape)
+        )
+        return new._learn(problem, recipe, *_labelled(problem, run), run)
+
+    def _learn(
+        self, problem: Problem, recipe: Recipe, x: Rows, y: Tensor, x_val: Tensor, y_val: Tensor, run: Run
+    ) -> Surrogate:
         training = recipe.surrogate if self.training is None else self.training
         coalitions = self.coalitions or recipe.surrogate_coalitions
         self._train(x, y, x_val, y_val, training, coalitions, run)

@@ -1,0 +1,157 @@
+"""A fit, one phase after the other: a surrogate, the explainer's network, its errors, and the report."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sklearn.base import clone
+
+from fastshapley import recipes
+from fastshapley.budgets import Budget, check_budget
+from fastshapley.drift import Reference
+from fastshapley.errors import InputError
+from fastshapley.fitting import build_network, fit_network
+from fastshapley.images import ImageSchema
+from fastshapley.models import ModelFunction, trial_rows
+from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.players import Partition, Superpixels
+from fastshapley.preparing import NAMED, check_parameters, device_of, hold_out, is_fitted, players_of, start_run
+from fastshapley.report import ROWS, Report, measure_network
+from fastshapley.schema import Schema
+from fastshapley.thinning import can_be_thinned
+from fastshapley.training import Clock, one_thread
+from fastshapley.uncertainty import Errors, fit_errors
+from fastshapley.value_functions import BaseGame, Problem, Surrogate, ValueFunction
+
+if TYPE_CHECKING:
+    from fastshapley.explainer import FastSHAP
+
+logger = logging.getLogger(__name__)
+
+_SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """All that a fit leaves behind, and a file holds."""
+
+    schema: Schema | ImageSchema
+    partition: Partition
+    game: ValueFunction
+    network: ExplainerNetwork
+    output_names: tuple[str, ...]
+    losses: list[float]
+    errors: Errors | None
+    report: Report | None
+    reference: Reference
+    timings: dict[str, tuple[float, int]]
+
+
+def fit_explainer(
+    explainer: FastSHAP, X: Any, X_val: Any, checkpoint: str | os.PathLike[str] | None, *, update: bool
+) -> Fitted:
+    """What ``explainer`` learns from rows; it is not changed. An ``update`` starts from what it has learnt."""
+    clock = Clock() if explainer.time_budget is None else Clock(explainer.time_budget)
+    check_parameters(explainer)
+    given = explainer.value_function_ if update else explainer.value_function
+    before = explainer.network_ if update else None
+    schema: Schema | ImageSchema
+    if update:
+        schema = explainer.schema_
+    elif isinstance(given, BaseGame) and is_fitted(given):
+        schema = given.schema_  # codes of categories mean the same to a game fitted before as to this explainer
+    else:
+        schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
+    images = isinstance(schema, ImageSchema)
+    x = schema.encode(X).to(device_of(explainer) if before is None else before.scale.device)
+    x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
+    for argument, rows in (("X", x), ("X_val", x_val)):
+        if rows is not None and len(rows) == 0:
+            raise InputError(f"{argument} has no rows")
+    trial = trial_rows(x)
+    check_budget(explainer.evaluation_budget, len(trial))
+    model = None if explainer.model is None else ModelFunction(explainer.model, schema, trial, explainer.logits)
+    partition = explainer.partition_ if update else players_of(explainer, schema)
+    run = replace(start_run(explainer, schema, x, x_val, model, checkpoint, before), clock=clock)
+    x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
+    x_exam, x_report = hold_out(x_val, run, share=0.5, most=ROWS)
+    held_out = x_val is not x and x_report is not x_exam
+    recipe = recipes.resolve(explainer.recipe, len(x), len(partition), images=images)
+    budget = Budget(explainer.evaluation_budget, () if model is None else ((model, 0),))
+    x_report = x_report[:]
+    with nullcontext() if images else one_thread():  # convolutions have work for all
+        game: ValueFunction = given
+        if model is not None and (not is_fitted(given) or (update and isinstance(given, Surrogate))):
+            calls = budget.left() - budget.reserve(x_report)
+            problem = Problem(model, x, x_exam, partition, explainer.link, recipe, calls)
+            if isinstance(given, Surrogate) and is_fitted(given):
+                problem = replace(problem, link=given.link, recipe=recipes.continued(recipe))
+                game = given.update(problem, run.within(_SURROGATE))
+            else:
+                new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
+                game = new.fit(problem, run.within(_SURROGATE))
+        budget = budget.counting(game)
+        recipe = recipes.resolve(
+            explainer.recipe, len(x), len(partition), noisy=can_be_thinned(game), images=images
+        )
+        recipe = budget.bound(recipes.continued(recipe) if update else recipe, game)
+        if before is None:
+            network = build_network(x, schema, game, partition, explainer.model, explainer.network, recipe, run)
+        else:
+            network = copy.deepcopy(before)
+        losses, pace = fit_network(
+            network,
+            game,
+            x,
+            x_exam,
+            recipe,
+            run.within(1 - _REPORT),
+            normalized=explainer.normalize == "always",
+            penalty=explainer.penalty,
+            discrete=schema.discrete,
+            owner=partition.owner,
+        )
+        errors = None
+        if recipe.errors is not None and held_out:
+            errors = fit_errors(
+                network,
+                game,
+                x_exam,
+                x_report,
+                recipe.errors,
+                run,
+                pace=pace,
+                calls=budget.for_errors(game),
+                discrete=schema.discrete,
+                owner=partition.owner,
+            )
+        report, gaps = measure_network(
+            network,
+            game,
+            model,
+            x_report,
+            run,
+            pace,
+            budget,
+            errors,
+            normalized=explainer.normalize != "never",
+            held_out=held_out,
+        )
+    names = explainer.output_names_ if update else _output_names(model, game.outputs)
+    reference = Reference.of(x, gaps, run.generator("reference"))
+    for warning in report.warnings() if report is not None else ():
+        logger.warning(warning)
+    if model is not None:
+        logger.info("the model was called with %d rows in all", model.evaluations)
+    return Fitted(schema, partition, game, network, names, losses, errors, report, reference, run.timings)
+
+
+def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:
+    if model is not None and model.outputs == outputs:
+        return model.output_names
+    return tuple(f"output {k}" for k in range(outputs))
