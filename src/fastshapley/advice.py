@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import shap
 from sklearn.base import clone
+from torch import Tensor
 
 from fastshapley import recipes
 from fastshapley.errors import InputError
-from fastshapley.estimators import exact, kernel
+from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
@@ -26,7 +27,6 @@ from fastshapley.preparing import device_of, players_of
 from fastshapley.schema import Schema
 from fastshapley.training import one_thread
 from fastshapley.uncertainty import explained
-from fastshapley.value_functions import Surrogate
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _WORK = 0.1  # of a whole fit, that the trial does
 _LOOK, _EACH = 64, 16  # rows whose values are looked at, by so many evaluations a player
 _REPEAT = 64  # times these rows, for the time of a forward pass
+_SHARE = 0.25  # of the trial's seconds, for that
 _MOST = 1 << 20  # evaluations a row
 _HELD_OUT, _LEARNT, _MEASURED = 0.1, 2048, 512  # share of rows, and rows at most, for errors, and for the report
 _AFTER = 90.0  # seconds for these, at most
@@ -138,17 +139,22 @@ class _Trial:
         if explainer.model is not None:
             self.model_pace = ModelFunction(explainer.model, schema, self.x, explainer.logits).pace
         with nullcontext() if images else one_thread():
-            self._look(players)
+            self._look(players, seconds)
 
-    def _look(self, players: int) -> None:
-        """At some rows' values."""
+    def _look(self, players: int, seconds: float) -> None:
+        """At some rows' values: as many rows as there is time for."""
         budget = min(_EACH * players, 1 << players)
-        start = time.monotonic()
-        if budget == 1 << players:
-            found = exact(self.game, self.x)
-        else:
-            found = kernel(self.game, self.x, budget=budget, sampling="leverage", random_state=0)
-        self.pace = (time.monotonic() - start) / (len(self.x) * budget)  # seconds an evaluation
+
+        def estimate(x: Tensor) -> tuple[Estimate, float]:
+            start = time.monotonic()
+            if budget == 1 << players:
+                return exact(self.game, x), time.monotonic() - start
+            found = kernel(self.game, x, budget=budget, sampling="leverage", random_state=0)
+            return found, time.monotonic() - start
+
+        self.x = self.x[: max(2, int(_SHARE * seconds / estimate(self.x[:1])[1]))]
+        found, took = estimate(self.x)
+        self.pace = took / (len(self.x) * budget)  # seconds an evaluation
         noise = float(np.square(found.stderr).sum((1, 2)).mean())
         self.difficulty = noise * (budget / 2 - players)  # squared error times pairs beyond the first
         squares = float(np.square(found.values).sum((1, 2)).mean())
@@ -220,9 +226,9 @@ class _Trial:
 
     def _game_seconds(self) -> float:
         """A surrogate's, of a whole fit."""
-        if not isinstance(self.game, Surrogate) or self.game.losses_ is None:
-            return 0.0
         done = [found for phase, found in self.fitted.timings_.items() if phase.startswith("surrogate")]
+        if not done:
+            return 0.0
         steps = sum(stage.steps or 0 for stage in self.recipe.surrogate)
         return self.rows * self.model_pace + _pace(done) * steps
 
@@ -236,7 +242,7 @@ class _Trial:
 
     def _after_seconds(self) -> float:
         """Of learning errors, of calibrating them and of the report, of a whole fit."""
-        held, every = int(_HELD_OUT * self.rows), 2.0**self.game.players
+        held, every = int(_HELD_OUT * self.rows), 2.0 ** min(self.game.players, 60)
         wanted = ((_LEARNT, 1_000_000), (_MEASURED, 1_000_000), (_MEASURED, 2_000_000))
         evaluations = sum(min(most, min(rows, held) * every) for rows, most in wanted)
         return min(_AFTER, evaluations * self.pace) + self.fitted.timings_.get("errors", (0.0, 0))[0]

@@ -1,0 +1,210 @@
+"""What an explainer's error is made of, and what to do about it: the surrogate's part, updates, and advice.
+
+    FASTSHAPLEY_DATA=../shared/data python benchmarks/upkeep.py        (about ten minutes on two cores)
+
+writes docs/results/upkeep.json; benchmarks/trust.py makes a part of its page from it.
+
+Where the features are independent (Friedman's first problem), or normal and dependent, what a model gives when some
+of them are known can be worked out, and with it the values that a surrogate's only come near to. Updates are of an
+explainer of young people that is to explain all (census, by the median age). Advice is held against whole fits.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.datasets import load_diabetes, make_friedman1
+from sklearn.ensemble import GradientBoostingRegressor
+from torch import Tensor
+
+from fastshapley import FastSHAP
+from fastshapley.checkpoints import write_text
+from fastshapley.estimators import exact
+from fastshapley.paper.tables import TABLES
+from fastshapley.value_functions import grand_values
+
+RESULT = Path(__file__).parent.parent / "docs" / "results" / "upkeep.json"
+CALLS = (2, 4, 8, 16)  # of the model, a player
+TESTS, SEEDS = 100, 3
+Array = NDArray[np.float64]
+
+
+class Independent:
+    """v(x, s) of a model of independent features: hidden ones are drawn anew, for all coalitions the same."""
+
+    outputs = 1
+
+    def __init__(self, model: Callable[[Array], Array], background: Array) -> None:
+        self.model, self.background, self.players = model, torch.from_numpy(background), background.shape[1]
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        parts = []
+        for row, shown in zip(x, s, strict=True):
+            mixed = torch.where(shown[:, None], row, self.background)
+            y = self.model(mixed.flatten(0, 1).numpy()).reshape(mixed.shape[:2])
+            parts.append(torch.from_numpy(y).mean(1, keepdim=True))
+        return torch.stack(parts)
+
+
+class Normal:
+    """v(x, s) of `polynomial`, of normal features with this covariance: what is expected of it, worked out."""
+
+    outputs = 1
+
+    def __init__(self, covariance: Array) -> None:
+        self.covariance, self.players = covariance, len(covariance)
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        v = torch.zeros(*s.shape[:2], 1, dtype=torch.float64)
+        codes = (s.long() << torch.arange(self.players)).sum(-1)
+        for code in codes.unique().tolist():
+            known = np.array([code >> i & 1 for i in range(self.players)], dtype=bool)
+            weights = np.zeros_like(self.covariance)
+            part = self.covariance[:, known]
+            weights[:, known] = part @ np.linalg.inv(self.covariance[np.ix_(known, known)]) if known.any() else part
+            left = self.covariance - weights @ self.covariance
+            rows, columns = (codes == code).nonzero(as_tuple=True)
+            mean = x[rows].numpy() @ weights.T
+            v[rows, columns, 0] = torch.from_numpy(polynomial(mean) + left[0, 1] + left[2, 2] / 2 + left[4, 5])
+        return v
+
+
+def polynomial(X: Array) -> Array:
+    found: Array = X[:, 0] * X[:, 1] + X[:, 2] ** 2 / 2 + 2 * X[:, 3] + X[:, 4] * X[:, 5] + X[:, 6]
+    return found
+
+
+def independent(rows: int) -> tuple[Any, Array, Array]:
+    X, y = make_friedman1(rows + TESTS, noise=1.0, random_state=0)
+    model = GradientBoostingRegressor(random_state=0).fit(X[TESTS:], y[TESTS:])
+    background = np.random.default_rng(1).uniform(size=(256, X.shape[1]))
+    return model, X, exact(Independent(model.predict, background), torch.from_numpy(X[:TESTS])).values
+
+
+def dependent(rows: int) -> tuple[Any, Array, Array]:
+    covariance = np.full((8, 8), 0.6) + 0.4 * np.eye(8)
+    X = np.random.default_rng(0).multivariate_normal(np.zeros(8), covariance, rows + TESTS)
+    return polynomial, X, exact(Normal(covariance), torch.from_numpy(X[:TESTS])).values
+
+
+def origins(make: Callable[[int], tuple[Any, Array, Array]], rows: int) -> dict[str, Any]:
+    """Mean squared errors to the model's own values: of the surrogate's exact ones, the network's, and corrected."""
+    model, X, truth = make(rows)
+    explainer = FastSHAP(model, random_state=0, progress=False).fit(X[TESTS:])
+    assert explainer.report_ is not None
+
+    def error(values: Array) -> float:
+        return float(np.square(values.reshape(truth.shape) - truth).sum((1, 2)).mean())
+
+    def corrected(calls: int) -> float:
+        errors = []
+        for explainer.random_state in range(SEEDS):
+            found = explainer(X[:TESTS], anchor="model", background=X[TESTS:][:1000], calls=calls)
+            errors.append(error(found.values))
+        return float(np.mean(errors))
+
+    return {
+        "rows": rows,
+        "size": float(np.square(truth).sum((1, 2)).mean()),
+        "reported": {
+            name: getattr(explainer.report_, name) for name in ("mean_squared_error", "surrogate_error", "fidelity")
+        },
+        "surrogate": error(explainer.estimate(X[:TESTS], "exact").values),
+        "network": error(explainer(X[:TESTS]).values),
+        "anchored": error(explainer(X[:TESTS], anchor="model").values),
+        "corrected": {str(calls): corrected(calls * X.shape[1]) for calls in CALLS},
+    }
+
+
+def updates() -> dict[str, Any]:
+    """An explainer of the younger half of census, one of all, and the first updated with all."""
+    data = TABLES["census"].load()
+    model = TABLES["census"].train(data)
+    age = data.X_train["Age"].median()
+    young, young_val = (X[X["Age"] <= age] for X in (data.X_train, data.X_val))
+    X = data.X_test[:256]
+
+    def measured(work: Callable[[], FastSHAP]) -> tuple[FastSHAP, dict[str, float]]:
+        start = time.process_time()
+        explainer = work()
+        seconds = time.process_time() - start
+        truth = explainer.estimate(X, "exact").values
+        squares = np.square(explainer(X).values.reshape(truth.shape) - truth).sum()
+        gap = grand_values(explainer.value_function_, explainer._encode(X)[:]).numpy() - model(X)
+        return explainer, {
+            "processor_seconds": seconds,
+            "relative_squared_error": float(squares / np.square(truth).sum()),
+            "surrogate_error": float(np.square(gap).sum(1).mean()),
+        }
+
+    fresh = FastSHAP(model, random_state=0, progress=False)
+    before, first = measured(lambda: copy.deepcopy(fresh).fit(young, young_val))
+    _, whole = measured(lambda: copy.deepcopy(fresh).fit(data.X_train, data.X_val))
+    drift = before.check(X)
+    _, updated = measured(lambda: before.update(data.X_train, data.X_val))
+    return {"young": first, "all": whole, "updated": updated, "drift_p_value": drift.p_value}
+
+
+def advice() -> dict[str, Any]:
+    """What `FastSHAP.advise` predicts, and what a whole fit, and sampling, then take and give."""
+    found = {}
+    for name in ("diabetes", "census", "bankruptcy"):
+        if name == "diabetes":
+            X, y = load_diabetes(return_X_y=True, as_frame=True)
+            model: Any = GradientBoostingRegressor(random_state=0).fit(X, y)
+            settings: dict[str, Any] = {"random_state": 0}
+        else:
+            data = TABLES[name].load()
+            model, X = TABLES[name].train(data), data.X_train
+            settings = {"players": data.players, "random_state": 0}
+        advised = FastSHAP.advise(model, X, rows=1000, **settings)
+        ways = {way.name: way for way in advised.ways}
+        start = time.perf_counter()
+        explainer = FastSHAP(model, progress=False, **settings).fit(X)
+        fit = time.perf_counter() - start
+        assert explainer.report_ is not None
+        some = X[:200]
+        start = time.perf_counter()
+        budget = int(ways["sampling"].code.split("budget=")[1].split(",")[0])
+        estimate = explainer.estimate(some, "kernel", budget=budget, sampling="leverage", random_state=1)
+        each = (time.perf_counter() - start) / len(some)
+        size = np.square(estimate.values).sum() - np.square(estimate.stderr).sum()
+        found[name] = {
+            "advice": str(advised),
+            "fit_seconds": {"predicted": ways["amortised"].once, "taken": fit},
+            "sampling_seconds_a_row": {"predicted": ways["sampling"].each, "taken": each},
+            "sampling_error": {"wanted": advised.error, "found": float(np.square(estimate.stderr).sum() / size)},
+            "network_error": {
+                "trial": advised.trial_error,
+                "whole fit": explainer.report_.relative_squared_error,
+            },
+        }
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    results: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    work: dict[str, Callable[[], Any]] = {
+        f"{make.__name__}, {rows} rows": partial(origins, make, rows)
+        for make in (independent, dependent)
+        for rows in (600, 4000)
+    }
+    for name, do in {**work, "updates": updates, "advice": advice}.items():
+        if name not in results:
+            results[name] = do()
+            write_text(RESULT, json.dumps(results, indent=1) + "\n")
+            print(name, results[name])
+
+
+if __name__ == "__main__":
+    main()
