@@ -97,7 +97,7 @@ def dependent(rows: int) -> tuple[Any, Array, Array]:
 
 
 def origins(make: Callable[[int], tuple[Any, Array, Array]], rows: int) -> dict[str, Any]:
-    """Mean squared errors to the model's own values: of the surrogate's exact ones, the network's, and corrected."""
+    """Mean squared errors to the model's own values: of the surrogate's exact ones, the network's, corrected."""
     model, X, truth = make(rows)
     explainer = FastSHAP(model, random_state=0, progress=False).fit(X[TESTS:])
     assert explainer.report_ is not None

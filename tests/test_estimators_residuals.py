@@ -51,10 +51,11 @@ def test_few_pairs_are_right_on_average_and_know_their_variance(pairs: int) -> N
     assert abs(float(squared.mean() - exact.square().sum())) < 4 * float(squared.std()) / many**0.5
 
 
-def test_the_right_values_leave_the_least() -> None:
+def test_the_noise_is_not_that_of_wrong_values() -> None:
+    """Within a tenth: it is that of the exact values, though these are not known."""
     game = Moebius.random(9, outputs=1, seed=2)
     x = game.rows(50)
     truth = game.shapley(x)
     right, wrong = (residuals(game, x, phi, 64, generator()) for phi in (truth, off(truth)))
-    assert right.noise.mean() < wrong.noise.mean()
+    assert float(right.noise.mean()) == pytest.approx(float(wrong.noise.mean()), rel=0.1)
     assert right.squared_error().mean() < wrong.squared_error().mean()

@@ -90,8 +90,8 @@ def test_a_tolerance_is_met(fitted: FastSHAP, X: NDArray[np.float64], truth: NDA
     refined = fitted(X[2500:], tol=0.02)
     spread = np.ptp(refined.values, axis=1)
     assert (refined.error_std.max(1) <= 0.02 * spread).all()
-    right = np.abs(refined.values - truth).max(1) <= 3 * 0.02 * spread
-    assert right.mean() > 0.9
+    right = np.abs(refined.values - truth) <= 3 * 0.02 * spread[:, None]
+    assert right.mean() > 8 / 9  # Chebyshev: of three standard errors, whatever the distribution
 
 
 def test_a_call_goes_on_from_an_earlier_one(

@@ -177,7 +177,8 @@ class _Trial:
 
     def sampling(self, target: float) -> Way | None:
         """Of as many coalitions as bring a row's squared error down to ``target``."""
-        budget = self._budget(self.game.players + self.difficulty / max(target, 1e-300))
+        players = self.game.players
+        budget = self._budget(max(2 * players, players + self.difficulty / max(target, 1e-300)))
         if budget is None:
             return None
         once, options = (

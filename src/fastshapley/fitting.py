@@ -120,12 +120,14 @@ def fit_network(
     penalty: float,
     discrete: Sequence[bool],
     owner: Sequence[int],
+    update: bool = False,
 ) -> tuple[list[float], float]:
     """Train ``network`` in place; the result is its validation loss, before and after each epoch, and a pace.
 
-    ``normalized`` says whether the loss sees normalised values; ``discrete`` which columns hold no numbers, and
-    ``owner`` which player each belongs to. Losses are in units of the network's scale. The pace is the seconds
-    that a row takes which the model, or the surrogate, is called with.
+    An ``update`` goes on with a network that was trained before. ``normalized`` says whether the loss sees values
+    that are normalised; ``discrete`` which columns hold no numbers, and ``owner`` which player each belongs to.
+    Losses are in units of the network's scale. The pace is the seconds that a row takes which the model, or the
+    surrogate, is called with.
     """
     if value_function.players == 1:
         return [], 0.0  # the one value is grand minus null
@@ -134,7 +136,7 @@ def fit_network(
     thin = thinning(value_function, recipe.targets, added)
     if added is not None:  # the same rows and coalitions once more, with most of the noise off
         exam = prepare_examination(thin, x_val, recipe, run, "second examination")
-    scale = _scale(value_function, exam, recipe)
+    scale = network.scale.clone() if update and network.scale.all() else _scale(value_function, exam, recipe)
     if not recipe.explainer.plan(1)[0]:
         network.scale.zero_()  # nothing is learnt: each player has the same share
         return [], exam.pace
@@ -171,7 +173,7 @@ def fit_network(
 
     fetch = partial(batches, lesson.x)
     losses = train(network, loss, len(lesson.x), recipe.explainer, run, "explainer", validate, describe, fetch)
-    if len(losses) == 1 and not run.clock.left():
+    if len(losses) == 1 and not run.clock.left() and not update:
         logger.warning("time_budget left no time to train the explainer: every player gets the same value")
         network.scale.zero_()
     return losses, exam.pace

@@ -115,6 +115,7 @@ def fit_explainer(
             penalty=explainer.penalty,
             discrete=schema.discrete,
             owner=partition.owner,
+            update=update,
         )
         errors = None
         if recipe.errors is not None and held_out:

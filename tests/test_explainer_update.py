@@ -1,0 +1,151 @@
+"""Explainers that go on learning from new rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.typing import NDArray
+from problems import assert_additive, numbers
+from sklearn.exceptions import NotFittedError
+from small_images import X as IMAGES
+from small_images import explainer as image_explainer
+
+from fastshapley import FastSHAP, Recipe, Targets, Training
+from fastshapley.errors import InputError, TrainingError
+
+STEPS = Training(steps=300, batch_size=64, learning_rate=5e-3, schedule="cosine")
+RECIPE = Recipe(
+    surrogate=(STEPS,), explainer=STEPS, errors=STEPS, targets=Targets(coalitions=8, evaluations=100_000)
+)
+OLD = pd.DataFrame(numbers(1500, 5), columns=list("abcde"))
+
+
+def shifted(rows: int, seed: int) -> pd.DataFrame:
+    """Rows whose first column has moved by five spreads."""
+    frame = pd.DataFrame(numbers(rows, 5, seed=seed), columns=list("abcde"))
+    return frame.assign(a=frame["a"] + 5)
+
+
+NEW = shifted(1500, seed=1)
+
+
+def model(X: Any) -> NDArray[np.float64]:
+    """In the new rows another column counts than in the old ones."""
+    return np.asarray(np.where(X["a"] > 2.5, 3 * X["b"], X["c"]) + 0.3 * X["d"] * X["e"])
+
+
+def explainer(**options: Any) -> FastSHAP:
+    return FastSHAP(model, recipe=RECIPE, random_state=0, progress=False, **options)
+
+
+def surrogate_error(fitted: FastSHAP, X: pd.DataFrame) -> float:
+    explanation = fitted(X)
+    return float(np.square(explanation.values.sum(1) + explanation.base_values - model(X)).mean())
+
+
+@pytest.fixture(scope="module")
+def old() -> FastSHAP:
+    return explainer().fit(OLD)
+
+
+@pytest.fixture(scope="module")
+def updated(old: FastSHAP, tmp_path_factory: pytest.TempPathFactory) -> FastSHAP:
+    path = tmp_path_factory.mktemp("update") / "old.fastshap"
+    old.save(path)
+    loaded = FastSHAP.load(path, model=model)
+    loaded.set_params(random_state=0, progress=False)
+    return loaded.update(NEW)
+
+
+def test_it_learns_what_the_new_rows_are_like(old: FastSHAP, updated: FastSHAP) -> None:
+    X = NEW[:300]
+    assert surrogate_error(updated, X) < 0.3 * surrogate_error(old, X)
+    truth = updated.estimate(X, "exact").values[..., 0]
+    error = np.square(updated(X).values - truth).sum() / np.square(truth).sum()
+    assert error < 0.05
+    assert_additive(updated, X)
+
+
+def test_report_and_reference_are_of_the_new_rows(old: FastSHAP, updated: FastSHAP) -> None:
+    assert old.check(NEW[:500]).drifted
+    assert not updated.check(shifted(500, seed=2)).drifted
+    assert updated.report_ is not None
+    assert updated.report_.held_out
+    assert updated(NEW[:5], errors=True).error_std.shape == (5, 5)
+
+
+def test_it_starts_from_what_was_learnt(old: FastSHAP) -> None:
+    """Of a single step at hardly any rate, almost nothing is left of a network that starts anew."""
+    step = Training(steps=1, learning_rate=1e-9)
+    short = Recipe(surrogate=(step,), explainer=step, targets=Targets(coalitions=8, evaluations=10_000))
+    again = FastSHAP(model, recipe=RECIPE, random_state=0, progress=False).fit(OLD)
+    again.set_params(recipe=short)
+    np.testing.assert_allclose(again.update(OLD)(OLD[:50]).values, old(OLD[:50]).values, atol=1e-3)
+
+
+def test_the_explainer_is_whole_until_the_update_is_done(old: FastSHAP) -> None:
+    before, network, game = old(OLD[:10]).values, old.network_, old.value_function_
+    calls = 0
+
+    def stops(X: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise KeyboardInterrupt
+        return model(X)
+
+    old.model = stops
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            old.update(NEW)
+    finally:
+        old.model = model
+    assert (old.network_, old.value_function_) == (network, game)
+    np.testing.assert_array_equal(old(OLD[:10]).values, before)
+
+
+def test_without_the_model_the_game_stays(old: FastSHAP, tmp_path: Path) -> None:
+    old.save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file").set_params(random_state=0, progress=False)
+    loaded.update(NEW)
+    x = loaded.schema_.encode(NEW[:20])
+    s = torch.ones(20, 1, 5, dtype=torch.bool)
+    assert torch.equal(loaded.value_function_(x, s), old.value_function_(x, s))
+    assert not np.allclose(loaded(NEW[:20]).values, old(NEW[:20]).values)
+
+
+def test_games_of_the_model_are_kept() -> None:
+    fitted = explainer(value_function="baseline").fit(OLD)
+    game = fitted.value_function_
+    fitted.update(NEW)
+    assert fitted.value_function_ is game
+    assert_additive(fitted, NEW[:20])
+
+
+def test_images() -> None:
+    fitted = image_explainer().fit(IMAGES)
+    before = fitted.shap_values(IMAGES[:3])
+    after = fitted.update(IMAGES).shap_values(IMAGES[:3])
+    assert after.shape == before.shape
+    assert not np.array_equal(after, before)
+
+
+def test_checkpoints_of_a_fit_are_not_those_of_an_update(tmp_path: Path) -> None:
+    fitted = explainer().fit(OLD, checkpoint=tmp_path / "fit")
+    with pytest.raises(TrainingError, match="belongs to a run with other data"):
+        fitted.update(OLD, checkpoint=tmp_path / "fit")
+    fitted.update(OLD, checkpoint=tmp_path / "update")
+
+
+def test_what_cannot_be_updated(old: FastSHAP) -> None:
+    with pytest.raises(NotFittedError, match="not fitted"):
+        explainer().update(NEW)
+    with pytest.raises(InputError, match="'e'"):
+        old.update(NEW.drop(columns="e"))
+    with pytest.raises(InputError, match="X has no rows"):
+        old.update(NEW[:0])
