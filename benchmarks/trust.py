@@ -44,12 +44,12 @@ SAMPLING: dict[str, tuple[Callable[..., Estimate], dict[str, Any]]] = {
 }
 SEEN = """
 **What was seen before.** How errors are learnt was changed twice after looking at these figures, so that the first
-eight sets are no longer untouched. In a first run the dial made wine (6.7 times the network's error at 2 evaluations
-a player), diabetes (2.0) and digits (1.04) worse, and 90 % intervals held for 88.2, 89.7, 86.1 and 89.2 % of the
-values of the first four; since then errors are learnt from as many pairs of each row as can be afforded. In a second
-one wine was still worse (1.07 to 1.22); since then few rows are mixed to 256, and what the network's own error adds
-to a pair is not taken for noise (bankruptcy at 8 evaluations a player: .15 before, .11 after). The last three sets
-were run once, after all of that.
+eight sets are no longer untouched. In a first run the dial made wine (6.7 times the network's error at 2
+evaluations a player), diabetes (2.0) and digits (1.04) worse, and 90 % intervals held for 88.2, 89.7, 86.1 and
+89.2 % of the values of the first four; since then errors are learnt from as many pairs of each row as can be
+afforded. In a second one wine was still worse (1.07 to 1.22); since then few rows are mixed to 256, and what the
+network's own error adds to a pair is not taken for noise (bankruptcy at 8 evaluations a player: .15 before, .11
+after). The last three sets were run once, after all of that.
 """.strip()
 Array = NDArray[np.float64]
 

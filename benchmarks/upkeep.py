@@ -37,24 +37,25 @@ RESULT = Path(__file__).parent.parent / "docs" / "results" / "upkeep.json"
 CALLS = (2, 4, 8, 16)  # of the model, a player
 TESTS, SEEDS = 100, 3
 ORIGINS = """
-A report is about the surrogate's game. How far that is from the model's own can be seen where the latter can be worked
-out: a model of independent features (boosted trees on Friedman's first problem), and a polynomial of normal features
-with correlations of .6. Mean squared errors of a row: by the network and by the surrogate, as `report_` has them without
-knowing any truth; then, to the model's true values, of exact values of the surrogate's game, of the network's, of those
-with `anchor="model"`, and of those corrected by calls of the model (`calls=`, `background=`; means of three seeds).
+A report is about the surrogate's game. How far that is from the model's own can be seen where the latter can be
+worked out: a model of independent features (boosted trees on Friedman's first problem), and a polynomial of normal
+features with correlations of .6. Mean squared errors of a row: by the network and by the surrogate, as `report_`
+has them without knowing any truth; then, to the model's true values, of exact values of the surrogate's game, of
+the network's, of those with `anchor="model"`, and of those corrected by calls of the model (`calls=`,
+`background=`; means of three seeds).
 
-The surrogate's part is by far the larger one, and the report's figure for it is off by a factor of 1.7 at most here.
-Corrections take away a third to a half of the error where features are independent; where they depend on each other
-they are of no use, and `anchor="model"` alone is as good.
+The surrogate's part is by far the larger one, and the report's figure for it is off by a factor of 1.7 at most
+here. Corrections take away a third to a half of the error where features are independent; where they depend on
+each other they are of no use, and `anchor="model"` alone is as good.
 """.strip()
 UPDATES = """
-Census: an explainer of the younger half is asked to explain all (`check` gives p = {p:.0e}), and is updated with all
-rows; next to a new fit to all. Processor seconds, relative squared error to the exact values of each one's own game, and
-the mean squared difference of the surrogate's outputs to the model's, on the first 256 test rows.
+Census: an explainer of the younger half is asked to explain all (`check` gives p = {p:.0e}), and is updated with
+all rows; next to a new fit to all. Processor seconds, relative squared error to the exact values of each one's own
+game, and the mean squared difference of the surrogate's outputs to the model's, on the first 256 test rows.
 """.strip()
 ADVICE = """
-What `FastSHAP.advise(model, X, rows=1000)` predicts from a trial of some seconds, and what then was: seconds of a whole
-fit; milliseconds a row of sampling, and its relative squared error; and the network's.
+What `FastSHAP.advise(model, X, rows=1000)` predicts from a trial of some seconds, and what then was: seconds of a
+whole fit; milliseconds a row of sampling, and its relative squared error; and the network's.
 """.strip()
 Array = NDArray[np.float64]
 
