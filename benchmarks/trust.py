@@ -233,7 +233,7 @@ def page(results: dict[str, Any]) -> str:
 def draw(results: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(13, 9), layout="constrained")
     axes = figure.subplots(3, 4).flat
-    for ax, (name, r) in zip(axes, results.items(), strict=False):
+    for (name, r), ax in zip(results.items(), axes, strict=False):
         budgets = [at["budget"] for at in r["dial"]]
         ax.axhline(r["true_mse"], color="tab:red", label="the network alone")
         ax.plot(budgets, [at["mse"] for at in r["dial"]], "o-", color="tab:green", label="explainer(X, budget=...)")

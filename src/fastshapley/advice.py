@@ -35,7 +35,7 @@ _WORK = 0.1  # of a whole fit, that the trial does
 _LOOK, _EACH = 64, 16  # rows whose values are looked at, by so many evaluations a player
 _REPEAT = 64  # times these rows, for the time of a forward pass
 _SHARE = 0.25  # of the trial's seconds, for that
-_MOST = 1 << 20  # evaluations a row
+_FEWEST, _MOST = 4, 1 << 20  # pairs a player, below which errors are hard to foresee, and evaluations a row
 _HELD_OUT, _LEARNT, _MEASURED = 0.1, 2048, 512  # share of rows, and rows at most, for errors, and for the report
 _AFTER = 90.0  # seconds for these, at most
 
@@ -178,7 +178,7 @@ class _Trial:
     def sampling(self, target: float) -> Way | None:
         """Of as many coalitions as bring a row's squared error down to ``target``."""
         players = self.game.players
-        budget = self._budget(max(2 * players, players + self.difficulty / max(target, 1e-300)))
+        budget = self._budget(max(_FEWEST * players, players + self.difficulty / max(target, 1e-300)))
         if budget is None:
             return None
         once, options = (

@@ -66,6 +66,7 @@ _MADE_BY = (
     "paper/image_experiments",
     "paper/image_sets",
     "persistence",
+    "phases",
     "players",
     "recipes",
     "rows",
