@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from small_images import explainer as image_explainer
 
 from fastshapley import FastSHAP, Recipe, Targets, Training
 from fastshapley.errors import InputError, TrainingError
+from fastshapley.value_functions import Baseline
 
 STEPS = Training(steps=300, batch_size=64, learning_rate=5e-3, schedule="cosine")
 RECIPE = Recipe(
@@ -119,12 +121,61 @@ def test_without_the_model_the_game_stays(old: FastSHAP, tmp_path: Path) -> None
     assert not np.allclose(loaded(NEW[:20]).values, old(NEW[:20]).values)
 
 
-def test_games_of_the_model_are_kept() -> None:
+def test_games_of_the_model_ask_the_model_as_it_is_now() -> None:
     fitted = explainer(value_function="baseline").fit(OLD)
-    game = fitted.value_function_
+    assert isinstance(fitted.value_function_, Baseline)
+    rows = fitted.value_function_.rows_
+    fitted.model = lambda X: 2 * model(X)
     fitted.update(NEW)
-    assert fitted.value_function_ is game
-    assert_additive(fitted, NEW[:20])
+    assert isinstance(fitted.value_function_, Baseline)
+    assert fitted.value_function_.rows_ is rows
+    explanation = fitted(NEW[:20])
+    np.testing.assert_allclose(explanation.values.sum(1) + explanation.base_values, 2 * model(NEW[:20]), atol=1e-6)
+
+
+def test_a_model_of_other_outputs_is_refused(old: FastSHAP) -> None:
+    before = old(OLD[:10]).values
+    for other, message in (
+        (lambda X: np.stack([model(X)] * 2, axis=1), r"gives 2 outputs \(real\), and the surrogate learnt 1"),
+        (lambda X: np.stack([X["a"] > 0, X["a"] <= 0], axis=1).astype(float), "gives 2 outputs"),
+    ):
+        changed = copy.copy(old)
+        changed.model = other
+        with pytest.raises(InputError, match=message):
+            changed.update(NEW)
+    np.testing.assert_array_equal(old(OLD[:10]).values, before)
+
+
+def test_a_constant_model_that_begins_to_vary() -> None:
+    fitted = FastSHAP(lambda X: np.full(len(X), 3.0), recipe=RECIPE, random_state=0, progress=False).fit(OLD)
+    fitted.model = lambda X: 3 + np.asarray(X["b"])
+    fitted.update(OLD)
+    assert fitted.report_ is not None
+    assert fitted.report_.fidelity is not None
+    assert fitted.report_.fidelity > 0.9
+
+
+def test_gaps_in_columns_that_had_none_are_told(old: FastSHAP, caplog: pytest.LogCaptureFixture) -> None:
+    gappy = NEW.assign(b=NEW["b"].where(NEW["b"] > -1), c=NEW["c"].where(NEW["c"] > -1))
+    copy.copy(old).set_params(model=lambda X: model(X.fillna(0))).update(gappy)
+    assert "columns ['b', 'c'] have gaps, and had none at fit" in caplog.text
+
+
+def test_no_steps_leave_the_network_as_it_is(old: FastSHAP) -> None:
+    still = Recipe(surrogate=(STEPS,), explainer=Training(steps=0), targets=RECIPE.targets)
+    changed = copy.copy(old).set_params(recipe=still).update(OLD)
+    assert np.ptp(changed(OLD[:10]).values, axis=1).min() > 0.01
+
+
+def test_an_update_goes_on_after_the_file_is_loaded_again(old: FastSHAP, tmp_path: Path) -> None:
+    old.save(tmp_path / "file")
+    values = []
+    for _ in range(2):
+        loaded = FastSHAP.load(tmp_path / "file", model=model).set_params(random_state=0, progress=False)
+        values.append(loaded.update(NEW, checkpoint=tmp_path / "work")(NEW[:20]).values)
+    np.testing.assert_array_equal(*values)
+    old_again = copy.copy(old).update(NEW, checkpoint=tmp_path / "work")
+    np.testing.assert_array_equal(old_again(NEW[:20]).values, values[0])
 
 
 def test_images() -> None:

@@ -1,12 +1,17 @@
 """Shapley values for any model in one forward pass."""
 
-from fastshapley.explainer import FastSHAP
-from fastshapley.networks.convolutional import Backbone, UNet
-from fastshapley.players import Features, Groups, Superpixels
-from fastshapley.recipes import Layers, Recipe, Targets
-from fastshapley.report import Report
-from fastshapley.training import Training
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fastshapley.version import __version__
+
+if TYPE_CHECKING:
+    from fastshapley.explainer import FastSHAP
+    from fastshapley.networks.convolutional import Backbone, UNet
+    from fastshapley.players import Features, Groups, Superpixels
+    from fastshapley.recipes import Layers, Recipe, Targets
+    from fastshapley.report import Report
+    from fastshapley.training import Training
 
 __all__ = [
     "Backbone",
@@ -22,3 +27,24 @@ __all__ = [
     "UNet",
     "__version__",
 ]
+
+_MODULES = {
+    "explainer": ("FastSHAP",),
+    "networks.convolutional": ("Backbone", "UNet"),
+    "players": ("Features", "Groups", "Superpixels"),
+    "recipes": ("Layers", "Recipe", "Targets"),
+    "report": ("Report",),
+    "training": ("Training",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name when it is first asked for: a server of exported graphs has no use for torch, and need not have it."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"fastshapley.{module}"), name)
+    raise AttributeError(f"module 'fastshapley' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import shap
-from sklearn.base import clone
+import torch
 from torch import Tensor
 
 from fastshapley import recipes
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
+from fastshapley.estimators.kernel import sampling_variance
+from fastshapley.estimators.residuals import residuals
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
 from fastshapley.players import Superpixels
@@ -35,7 +38,8 @@ _WORK = 0.1  # of a whole fit, that the trial does
 _LOOK, _EACH = 64, 16  # rows whose values are looked at, by so many evaluations a player
 _REPEAT = 64  # times these rows, for the time of a forward pass
 _SHARE = 0.25  # of the trial's seconds, for that
-_FEWEST, _MOST = 4, 1 << 20  # pairs a player, below which errors are hard to foresee, and evaluations a row
+_FEWEST, _MOST = 4, 1 << 19  # pairs a player, below which errors are hard to foresee, and pairs a row
+_STEP = 1.05  # between numbers of pairs that are considered
 _HELD_OUT, _LEARNT, _MEASURED = 0.1, 2048, 512  # share of rows, and rows at most, for errors, and for the report
 _AFTER = 90.0  # seconds for these, at most
 
@@ -99,7 +103,7 @@ class Advice:
 
 
 def advise(explainer: FastSHAP, X: Any, rows: int, error: float, seconds: float) -> Advice:
-    """Try an explainer that is not fitted for about so many ``seconds``, and say what each way would take."""
+    """Fit an explainer for about so many ``seconds``, and say what each way would take."""
     if not rows >= 1:
         raise InputError(f"rows is {rows}: say how many rows are to be explained")
     if not 0 < error < 1:
@@ -124,9 +128,8 @@ class _Trial:
         self.recipe = recipes.resolve(explainer.recipe, len(x), players, images=images)
         if self.recipe.targets is None or self.recipe.explainer.steps is None:
             raise InputError("advice is for recipes that say how much is done: leave recipe out")
-        short = clone(explainer).set_params(
-            recipe=recipes.scaled(self.recipe, _WORK), time_budget=seconds, progress=False
-        )
+        self.settings, self.seconds = _settings(explainer), seconds
+        short = explainer.set_params(recipe=recipes.scaled(self.recipe, _WORK), time_budget=seconds, progress=False)
         silence = logging.getLogger("fastshapley")
         level = silence.level
         silence.setLevel(logging.ERROR)  # of course it is not to be trusted
@@ -156,14 +159,17 @@ class _Trial:
         found, took = estimate(self.x)
         self.pace = took / (len(self.x) * budget)  # seconds an evaluation
         noise = float(np.square(found.stderr).sum((1, 2)).mean())
-        self.difficulty = noise * (budget / 2 - players)  # squared error times pairs beyond the first
         squares = float(np.square(found.values).sum((1, 2)).mean())
         self.size = max(0.0, squares - noise)  # of a row's values, squared
         start = time.monotonic()
         many = self.x.repeat(_REPEAT, 1) if self.x.ndim == 2 else self.x
-        phi = explained(self.fitted.network_, self.game, many)[: len(self.x)].cpu().numpy()
+        phi = explained(self.fitted.network_, self.game, many)[: len(self.x)]
         self.forward = (time.monotonic() - start) / len(many)  # seconds a row
-        seen = float(np.square(phi - found.values).sum((1, 2)).mean()) - noise
+        seen = float(np.square(phi.cpu().numpy() - found.values).sum((1, 2)).mean()) - noise
+        self.left = None  # what pairs leave unexplained
+        if players > 1:
+            generator = torch.Generator(self.x.device).manual_seed(0)
+            self.left = residuals(self.game, self.x, phi, _EACH * players // 2, generator)
         report = self.fitted.report_
         self.mean_squared_error = max(0.0, seen if report is None else report.mean_squared_error)
 
@@ -172,33 +178,32 @@ class _Trial:
         players = self.game.players
         if players > MAX_PLAYERS:
             return None
-        code = 'FastSHAP(model, recipe="sampling").fit(X).estimate(rows, "exact")'
-        return Way("exact", self._game_seconds() + self._after_seconds(), (1 << players) * self.pace, code)
+        code = self._code('estimate(rows, "exact")', recipe="sampling")
+        return Way("exact", self._game_seconds(), (1 << players) * self.pace, code)
 
     def sampling(self, target: float) -> Way | None:
         """Of as many coalitions as bring a row's squared error down to ``target``."""
-        players = self.game.players
-        budget = self._budget(max(_FEWEST * players, players + self.difficulty / max(target, 1e-300)))
+        budget = self._budget(lambda pairs: self._variance(pairs) <= target, _FEWEST * self.game.players)
         if budget is None:
             return None
-        once, options = (
-            self._game_seconds() + self._after_seconds(),
-            f'"kernel", budget={budget}, sampling="leverage"',
-        )
-        code = f'FastSHAP(model, recipe="sampling").fit(X).estimate(rows, {options})'
-        return Way("sampling", once, budget * self.pace, code)
+        code = self._code(f'estimate(rows, "kernel", budget={budget}, sampling="leverage")', recipe="sampling")
+        return Way("sampling", self._game_seconds(), budget * self.pace, code)
 
-    def amortised(self, target: float) -> Way | None:
+    def amortised(self, target: float) -> Way:
         """By a network, corrected where the trial's own was not close enough."""
         once = self._game_seconds() + self._network_seconds() + self._after_seconds()
         if self.mean_squared_error <= target:
-            return Way("amortised", once, self.forward, "FastSHAP(model).fit(X)(rows)")
-        budget = self._budget(self.difficulty * (1 / max(target, 1e-300) - 1 / self.mean_squared_error))
+            return Way("amortised", once, self.forward, self._code("(rows)"))
+
+        def enough(pairs: int) -> bool:
+            return 1 / (1 / self.mean_squared_error + 1 / max(self._variance(pairs), 1e-300)) <= target
+
+        budget, note = self._budget(enough, 1), "the trial's network was not close enough; a whole fit's may be"
         if budget is None:
-            return None
-        code = f"FastSHAP(model).fit(X)(rows, budget={budget})"
-        note = "the trial's network was not close enough; a whole fit's may be"
-        return Way("amortised", once, self.forward + budget * self.pace, code, note)
+            budget, note = 1 << min(self.game.players, 20), "it may not come as close"
+        return Way(
+            "amortised", once, self.forward + budget * self.pace, self._code(f"(rows, budget={budget})"), note
+        )
 
     def tree(self) -> Way | None:
         """By TreeSHAP, if shap knows the model."""
@@ -212,18 +217,38 @@ class _Trial:
                 explain = shap.TreeExplainer(model)
                 explain.shap_values(schema.decode(self.x[:1]))
                 once = time.monotonic() - start
+                some = self.x[: max(1, int(_SHARE * self.seconds / once))]
                 start = time.monotonic()
-                explain.shap_values(schema.decode(self.x))
-                each = (time.monotonic() - start) / len(self.x)
+                explain.shap_values(schema.decode(some))
+                each = (time.monotonic() - start) / len(some)
         except Exception:  # whatever it raises of a model that it does not know
             return None
         note = "another game: features are hidden along the trees' paths, and margins explained where it has them"
         return Way("tree", once, each, "shap.TreeExplainer(model)(rows)", note)
 
-    def _budget(self, pairs: float) -> int | None:
-        """Evaluations a row, for so many pairs; None if all coalitions are no more."""
-        budget = 2 * math.ceil(min(pairs, _MOST)) + 2
-        return budget if budget < min(_MOST, 1 << self.game.players) else None
+    def _variance(self, pairs: int) -> float:
+        """A row's squared error by least squares of so many pairs."""
+        if self.left is None:
+            return 0.0
+        players = self.game.players
+        each = sampling_variance(players, pairs, self.left.profile.tolist())
+        solved = pairs / (pairs - players) if pairs > players else 1.0
+        return players * each * solved * float(self.left.noise.sum(1).mean())
+
+    def _budget(self, enough: Callable[[int], bool], fewest: int) -> int | None:
+        """Evaluations a row, of so many pairs at least; None if all coalitions are no more, or too many."""
+        most = min(_MOST, (1 << self.game.players - 1) - 1)
+        pairs = fewest
+        while pairs < most:
+            if enough(pairs):
+                return 2 * pairs + 2
+            pairs = math.ceil(_STEP * pairs)
+        return None
+
+    def _code(self, call: str, **settings: Any) -> str:
+        """What to type: the explainer with its settings, fitted and called."""
+        written = "".join(f", {name}={value!r}" for name, value in {**self.settings, **settings}.items())
+        return f"FastSHAP(model{written}).fit(X){'' if call.startswith('(') else '.'}{call}"
 
     def _game_seconds(self) -> float:
         """A surrogate's, of a whole fit."""
@@ -247,6 +272,14 @@ class _Trial:
         wanted = ((_LEARNT, 1_000_000), (_MEASURED, 1_000_000), (_MEASURED, 2_000_000))
         evaluations = sum(min(most, min(rows, held) * every) for rows, most in wanted)
         return min(_AFTER, evaluations * self.pace) + self.fitted.timings_.get("errors", (0.0, 0))[0]
+
+
+def _settings(explainer: FastSHAP) -> dict[str, Any]:
+    """Those that say what is explained, and are not as they are by default."""
+    usual = type(explainer)().get_params(deep=False)
+    given = explainer.get_params(deep=False)
+    names = ("value_function", "players", "link", "logits", "network", "normalize", "penalty", "device")
+    return {name: given[name] for name in names if given[name] is not usual[name] and given[name] != usual[name]}
 
 
 def _pace(done: list[tuple[float, int]]) -> float:

@@ -22,6 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--quiet", action="store_true", help="no progress bars")
     demo.set_defaults(run=_demo)
 
+    export = commands.add_parser("export", help="write a saved explainer as an ONNX graph")
+    export.add_argument("file", type=Path, help="what FastSHAP.save wrote")
+    export.add_argument("--output", type=Path, help="the graph (default: the file's name, with .onnx)")
+    export.set_defaults(run=_export)
+
     paper = commands.add_parser("paper", help="reproduce the FastSHAP paper's experiments")
     experiments = paper.add_subparsers(required=True, metavar="experiment")
     tabular = experiments.add_parser(
@@ -68,6 +73,19 @@ def _demo(options: argparse.Namespace) -> int:
         f"trained in {found.seconds_to_train:.0f} s; {found.microseconds_a_row:.0f} microseconds a row from then on"
     )
     print(f"pictures: {found.page.resolve()}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from fastshapley import FastSHAP
+
+    output = options.output or options.file.with_suffix(".onnx")
+    try:
+        FastSHAP.load(options.file).export_onnx(output)
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        print(f"fastshapley export: {error}", file=sys.stderr)
+        return 1
+    print(f"graph: {output.resolve()}")
     return 0
 
 

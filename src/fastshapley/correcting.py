@@ -38,7 +38,8 @@ class Shortfall:
         self.near = max(1, len(background) // _NEAR)
         self.discrete = torch.tensor(discrete, device=background.device)
         centred = torch.nan_to_num(background - background.nanmean(0))
-        self.spread = torch.where(self.discrete, 1.0, centred.square().mean(0).sqrt().clamp(min=_TIE))
+        spread = centred.square().mean(0).sqrt()
+        self.spread = torch.where(self.discrete | (spread <= _TIE), 1.0, spread)
         self.null = self.grand(background).mean(0)
 
     def grand(self, x: Tensor) -> Tensor:
@@ -78,13 +79,13 @@ def corrected(game: Shortfall, x: Tensor, values: Tensor, total: Tensor, calls: 
         raise InputError(f"calls is {calls}: of {players} players, correcting takes at least {2 * players} a row")
     gap = game.grand(x) - game.null
     even = (gap / players)[:, None].expand(values.shape)
+    if players == 1:
+        return normalize(values, total), torch.zeros_like(values)
     pairs, most = calls // 2, (1 << players - 1) - 1
-    rounds = [residuals(game, x, even, pairs, game.generator) for _ in range(max(1, pairs // most))]
-    error = torch.stack([found.error for found in rounds])
-    if len(rounds) > 1:  # all pairs, again and again: only the background rows differ
-        error, variance = error.mean(0), error.var(0) / len(rounds)
-    else:
-        error, variance = error[0], rounds[0].variance
+    rounds = -(-pairs // most)  # of few players, all pairs again, with other background rows
+    found = [residuals(game, x, even, pairs // rounds, game.generator, noisy=True) for _ in range(rounds)]
+    error = torch.stack([each.error for each in found]).mean(0)
+    variance = torch.stack([each.variance for each in found]).mean(0) / rounds
     squares, noise = (part.sum((0, 1)) for part in (error.square(), variance))
     share = (1 - noise / squares.clamp(min=1e-300)).clamp(min=0)
     return normalize(values + even + share * error, total), share * variance

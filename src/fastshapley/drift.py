@@ -82,15 +82,15 @@ class Drift:
             worst = self.columns["column"][self.columns["p_value"] < _ALPHA / len(self.columns)]
             named = ", ".join(map(str, worst[:5]))
             found = [
-                f"{self.rows} rows are unlike those that the explainer was trained on {p}: look at {named}. Fit it "
-                "again with rows like these."
+                f"{self.rows} rows are unlike those that the explainer was trained on {p}: look at {named}. Update "
+                "it with rows like these, or fit it again."
             ]
         else:
             found = [f"{self.rows} rows are like those that the explainer was trained on {p}."]
         if self.model_p_value is not None and self.model_p_value < _ALPHA:
             found.append(
                 f"The model's outputs are further from those that are explained than they were {model_p}: it has "
-                "changed, or the rows have. Fit the explainer again."
+                "changed, or the rows have. Update the explainer, or fit it again."
             )
         elif self.model_p_value is not None:
             found.append(f"The model is as close to what is explained as it was {model_p}.")

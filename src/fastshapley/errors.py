@@ -17,3 +17,7 @@ class TrainingError(RuntimeError):
 
 class FileFormatError(ValueError):
     """A file is not what it should be, is cut short, or was written by a newer version."""
+
+
+class ExportError(RuntimeError):
+    """A graph does not give what the explainer does."""

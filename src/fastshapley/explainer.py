@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
-from fastshapley import persistence
+from fastshapley import onnx, persistence
 from fastshapley.advice import Advice, advise
 from fastshapley.checkpoints import fingerprint
 from fastshapley.correcting import Shortfall, corrected
@@ -121,13 +121,14 @@ class FastSHAP(BaseEstimator):
         return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False))
 
     def update(self, X: Any, X_val: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
-        """Go on training with new rows, from the current weights: what `check` asks for when rows have drifted.
+        """Go on training with new rows, from the current weights: for when `check` says that rows have drifted.
 
-        A surrogate learns from the model, which may be another one by now, what it gives for the new rows; without
-        the model it stays as it is. Then the explainer, the errors, the report and the reference of `check` are of
-        the new rows: pass old ones with them, if such rows are still to be explained. It takes about half of a
-        ``fit``. Categories that were not there at ``fit`` count as missing. Until all is done, and if it is
-        interrupted, the explainer stays as it was.
+        A surrogate learns from the model, which may be another one by now, of as many outputs, what it gives for
+        the new rows; without the model it stays as it is. A game of the model's own asks the model as it is now,
+        and keeps its background. Then the explainer, the errors, the report and the reference of `check` are of the
+        new rows: pass old ones with them, if such rows are still to be explained. It takes about half of a ``fit``.
+        Categories that were not there at ``fit`` count as missing, and gaps in columns that had none as the mean:
+        fit anew if these matter. Until all is done, and if it is interrupted, the explainer stays as it was.
         """
         self._check_fitted()
         return self._keep(fit_explainer(self, X, X_val, checkpoint, update=True))
@@ -152,7 +153,8 @@ class FastSHAP(BaseEstimator):
             1.645 of them.
         budget: evaluations a row, on average, to correct the values with; rows whose values are further off get
             more. tol: correct each row until its largest standard error is below ``tol`` times the range of its
-            values. With either, the result has ``error_std`` too.
+            values. With either, the result has ``error_std`` too; of few players, whose coalitions a budget nearly
+            exhausts, it is somewhat small.
         start: an explanation of the same rows, from an earlier call with a budget or a tol, to go on from: what was
             spent on it is not lost.
         anchor: ``"model"`` makes the values of a surrogate's game sum to the model's output less its mean, not to
@@ -161,7 +163,7 @@ class FastSHAP(BaseEstimator):
         calls, background: with ``anchor="model"``, and of tables, the difference is not shared evenly: its own
             Shapley values are estimated from so many calls of the model a row, on mixes of the row with those of
             ``background`` (a table like X) that are nearest in what is not hidden. It helps the more, the less the
-            columns depend on each other: see docs/results/trust.md.
+            columns depend on each other: see docs/results/upkeep.md.
 
         Of images, as shap has them, (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for
         segments, (n, height, width, 1, outputs), a player's value shared out among its pixels. `shap.image_plot`
@@ -249,6 +251,18 @@ class FastSHAP(BaseEstimator):
         """Write the explainer to one file, atomically. The user's model is not in it."""
         self._check_fitted()
         persistence.save(self, path)
+
+    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the explainer as one ONNX graph: from encoded ``rows`` to ``shap_values``, and more.
+
+        The rows are float64 (n, columns), with categories as the numbers that the schema in the graph's metadata
+        gives them and gaps as NaN, or images as the model takes them. ``shap_values`` are (n, players, outputs),
+        ``base_values`` and ``predictions`` (n, outputs), and ``error_std`` is there if errors were learnt. A graph
+        of a game of the model's own takes the model's ``outputs`` too. It is checked against torch before it is
+        written.
+        """
+        self._check_fitted()
+        onnx.export(self, path)
 
     @classmethod
     def load(
@@ -343,9 +357,11 @@ class FastSHAP(BaseEstimator):
 
     def _model_outputs(self, x: Rows, predictions: Any = None) -> Tensor:
         """The model's outputs behind the game's link, (n, outputs): as given, or by calling it."""
+        game = self.value_function_
+        if len(x) == 0:
+            return torch.zeros(0, game.outputs, dtype=torch.float64, device=x.device)
         if predictions is None:
             return self._model_function(x)(x)
-        game = self.value_function_
         y = given_outputs(predictions, len(x), game.outputs, logits=self.logits).to(x.device)
         return apply_link(game.link if isinstance(game, BaseGame) else "identity", y)
 
@@ -379,10 +395,12 @@ class FastSHAP(BaseEstimator):
             raise InputError("anchor='model' is for a surrogate's game; one of your own knows its model's output")
         null = game.model_null.to(values)
         total, base = self._model_outputs(x, predictions) - null, null.expand(len(values), -1)
-        if calls is None:
+        if calls is None or len(x) == 0:
             return normalize(values, total), base, nothing
         if isinstance(self.schema_, ImageSchema):
             raise InputError("background and calls are for tables, and the explainer was fitted to images")
+        if self.model is None:
+            raise InputError("calls need the model itself: pass it to FastSHAP.load")
         rows = self.schema_.encode(background, "background").to(x.device)
         if len(rows) == 0:
             raise InputError("background has no rows")

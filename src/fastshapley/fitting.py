@@ -132,14 +132,15 @@ def fit_network(
     if value_function.players == 1:
         return [], 0.0  # the one value is grand minus null
     exam = prepare_examination(thinning(value_function, recipe.targets), x_val, recipe, run)
+    if not recipe.trains_explainer:
+        if not update:
+            network.scale.zero_()  # each player has the same share
+        return [], exam.pace
     added = background_values(value_function, recipe.targets, exam.pace, run)
     thin = thinning(value_function, recipe.targets, added)
     if added is not None:  # the same rows and coalitions once more, with most of the noise off
         exam = prepare_examination(thin, x_val, recipe, run, "second examination")
     scale = network.scale.clone() if update and network.scale.all() else _scale(value_function, exam, recipe)
-    if not recipe.explainer.plan(1)[0]:
-        network.scale.zero_()  # nothing is learnt: each player has the same share
-        return [], exam.pace
     network.scale.copy_(scale)
     total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
     lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)

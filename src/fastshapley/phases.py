@@ -9,7 +9,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from sklearn.base import clone
+from torch import Tensor
 
 from fastshapley import recipes
 from fastshapley.budgets import Budget, check_budget
@@ -18,21 +20,22 @@ from fastshapley.errors import InputError
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, trial_rows
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
 from fastshapley.players import Partition, Superpixels
 from fastshapley.preparing import NAMED, check_parameters, device_of, hold_out, is_fitted, players_of, start_run
 from fastshapley.report import ROWS, Report, measure_network
 from fastshapley.schema import Schema
 from fastshapley.thinning import can_be_thinned
-from fastshapley.training import Clock, one_thread
+from fastshapley.training import Clock, Run, one_thread
 from fastshapley.uncertainty import Errors, fit_errors
-from fastshapley.value_functions import BaseGame, Problem, Surrogate, ValueFunction
+from fastshapley.value_functions import BaseGame, Missing, Problem, Removal, Surrogate, ValueFunction
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
 
 logger = logging.getLogger(__name__)
 
+_LITTLE = 0.05  # of the evaluations that errors are usually learnt from, where no network is trained
 _SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
 
 
@@ -73,6 +76,8 @@ def fit_explainer(
     for argument, rows in (("X", x), ("X_val", x_val)):
         if rows is not None and len(rows) == 0:
             raise InputError(f"{argument} has no rows")
+    if before is not None and isinstance(before.encoder, TableEncoder):
+        _warn_of_gaps(schema, before.encoder, x)
     trial = trial_rows(x)
     check_budget(explainer.evaluation_budget, len(trial))
     model = None if explainer.model is None else ModelFunction(explainer.model, schema, trial, explainer.logits)
@@ -86,15 +91,10 @@ def fit_explainer(
     x_report = x_report[:]
     with nullcontext() if images else one_thread():  # convolutions have work for all
         game: ValueFunction = given
-        if model is not None and (not is_fitted(given) or (update and isinstance(given, Surrogate))):
+        if model is not None:
             calls = budget.left() - budget.reserve(x_report)
             problem = Problem(model, x, x_exam, partition, explainer.link, recipe, calls)
-            if isinstance(given, Surrogate) and is_fitted(given):
-                problem = replace(problem, link=given.link, recipe=recipes.continued(recipe))
-                game = given.update(problem, run.within(_SURROGATE))
-            else:
-                new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
-                game = new.fit(problem, run.within(_SURROGATE))
+            game = _fit_game(given, problem, run.within(_SURROGATE), update=update)
         budget = budget.counting(game)
         recipe = recipes.resolve(
             explainer.recipe, len(x), len(partition), noisy=can_be_thinned(game), images=images
@@ -130,26 +130,58 @@ def fit_explainer(
                 calls=budget.for_errors(game),
                 discrete=schema.discrete,
                 owner=partition.owner,
+                effort=1.0 if recipe.trains_explainer else _LITTLE,
             )
-        report, gaps = measure_network(
-            network,
-            game,
-            model,
-            x_report,
-            run,
-            pace,
-            budget,
-            errors,
-            normalized=explainer.normalize != "never",
-            held_out=held_out,
-        )
-    names = explainer.output_names_ if update else _output_names(model, game.outputs)
+        report, gaps = None, torch.zeros(0)
+        if recipe.trains_explainer or update:
+            report, gaps = measure_network(
+                network,
+                game,
+                model,
+                x_report,
+                run,
+                pace,
+                budget,
+                errors,
+                normalized=explainer.normalize != "never",
+                held_out=held_out,
+            )
+    names = _output_names(model, game.outputs)
+    if update and names == _output_names(None, game.outputs):
+        names = explainer.output_names_
     reference = Reference.of(x, gaps, run.generator("reference"))
     for warning in report.warnings() if report is not None else ():
         logger.warning(warning)
     if model is not None:
         logger.info("the model was called with %d rows in all", model.evaluations)
     return Fitted(schema, partition, game, network, names, losses, errors, report, reference, run.timings)
+
+
+def _fit_game(given: Any, problem: Problem, run: Run, *, update: bool) -> ValueFunction:
+    """The game of the problem's model: fitted, updated, or as it was given."""
+    if not is_fitted(given):
+        new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
+        return new.fit(problem, run)
+    if update and isinstance(given, Surrogate):
+        assert problem.recipe is not None
+        return given.update(replace(problem, link=given.link, recipe=recipes.continued(problem.recipe)), run)
+    if update and isinstance(given, Removal) and not (isinstance(given, Missing) and given.model is not None):
+        if problem.model.outputs != given.outputs:
+            raise InputError(f"the model gives {problem.model.outputs} outputs, and gave {given.outputs}: fit anew")
+        return copy.copy(given).assemble(problem.model, given.rows_, problem.players, given.link)
+    game: ValueFunction = given
+    return game
+
+
+def _warn_of_gaps(schema: Schema | ImageSchema, encoder: TableEncoder, x: Tensor) -> None:
+    """Of columns that had none when the network was built, which cannot tell them from the mean."""
+    known = {*encoder.flags.tolist(), *encoder.codes.tolist()}
+    new = [j for j in x.isnan().any(0).nonzero()[:, 0].tolist() if j not in known]
+    if new and isinstance(schema, Schema):
+        names = [schema.names[j] for j in new]
+        logger.warning(
+            "columns %s have gaps, and had none at fit: they count as the mean; fit anew to learn them", names
+        )
 
 
 def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:

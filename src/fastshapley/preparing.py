@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
 
 HELD_OUT = 0.2  # of the rows, when no validation rows are given
+_BUILT = ("value_function", "players", "network")  # which are other objects after a file was loaded
 NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
 
 
@@ -85,11 +86,13 @@ def start_run(
         settings = {
             name: stable_text(value)
             for name, value in explainer.get_params(deep=False).items()
-            if name not in ("model", "device", "progress")
+            if name not in ("model", "device", "progress", *(() if before is None else _BUILT))
         }
         seen = [part[:16] if isinstance(part, Stream) else part for part in (x, x_val)]
         sizes = [None if part is None else len(part) for part in (x, x_val)]
-        weights = () if before is None else before.state_dict().values()
+        weights = [] if before is None else list(before.state_dict().values())
+        if before is not None and isinstance(explainer.value_function_, Surrogate):
+            weights += explainer.value_function_.network_.state_dict().values()
         seed = store.claim(fingerprint(schema, *seen, sizes, settings, *weights), seed)
         if model is not None:
             store.claim_outputs(model.tried)

@@ -116,6 +116,11 @@ class Recipe:
         if self.outputs_per_step is not None and self.outputs_per_step < 1:
             raise ValueError(f"Recipe: outputs_per_step is {self.outputs_per_step}; it must be positive, or None")
 
+    @property
+    def trains_explainer(self) -> bool:
+        """Whether there is anything to train an explainer's network with."""
+        return self.explainer.plan(1)[0] > 0
+
 
 def paper() -> Recipe:
     """The settings of the FastSHAP paper's tabular experiments and of its authors' code."""
@@ -220,15 +225,19 @@ def default_images(rows: int) -> Recipe:
 def scaled(recipe: Recipe, work: float, rate: float = 1.0) -> Recipe:
     """The recipe with a share of the steps and evaluations, and of the learning rates."""
 
-    def shorter(training: Training) -> Training:
-        steps = None if training.steps is None else math.ceil(work * training.steps)
-        return replace(training, steps=steps, learning_rate=rate * training.learning_rate)
-
     targets = recipe.targets
     if targets is not None:
         targets = replace(targets, evaluations=math.ceil(work * targets.evaluations))
-    surrogate = tuple(shorter(stage) for stage in recipe.surrogate)
-    return replace(recipe, surrogate=surrogate, explainer=shorter(recipe.explainer), targets=targets)
+    surrogate = tuple(shorter(stage, work, rate) for stage in recipe.surrogate)
+    return replace(recipe, surrogate=surrogate, explainer=shorter(recipe.explainer, work, rate), targets=targets)
+
+
+def shorter(training: Training, work: float = _CONTINUED, rate: float = _SLOWER) -> Training:
+    """A share of the steps, or epochs, and of the learning rate; by default that of networks that learnt before."""
+    epochs, steps = (
+        None if amount is None else math.ceil(work * amount) for amount in (training.epochs, training.steps)
+    )
+    return replace(training, epochs=epochs, steps=steps, learning_rate=rate * training.learning_rate)
 
 
 def continued(recipe: Recipe) -> Recipe:

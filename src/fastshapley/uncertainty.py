@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from fastshapley.estimators.kernel import sampling_variance
 from fastshapley.estimators.residuals import Residuals, residuals
 from fastshapley.mixing import mix_rows
 from fastshapley.networks.mlp import ExplainerNetwork, Perceptron, TableEncoder
@@ -26,6 +27,8 @@ _EVALUATIONS = 1_000_000  # of the game, to learn from, and as many to calibrate
 _ROWS, _CALIBRATION = 2048, 512  # at most
 _FEWEST, _MIXED = 16, 256  # rows to learn anything from, and to which fewer are mixed
 _SECONDS = 60.0
+_CORRECTED = 4  # pairs a player, that intervals of corrected values are calibrated for,
+_DOUBT = 2.0  # by this factor at most
 
 
 def fit_errors(
@@ -40,17 +43,19 @@ def fit_errors(
     calls: float,
     discrete: Sequence[bool],
     owner: Sequence[int],
+    effort: float = 1.0,
 ) -> Errors | None:
     """Learn how far a trained network's values are off, from rows ``x`` that it was not trained on.
 
     Few rows of a table are mixed to more (``discrete`` and ``owner`` as for `mix_rows`): those that the network was
     trained on were too. Intervals are calibrated on other rows, as they are. ``calls`` is how many rows the model,
     or the surrogate, may be called with, and ``pace`` the seconds that one takes; None if that does not do.
+    ``effort`` is the share of the usual evaluations to make.
     """
     if game.players == 1:
         return None
-    seconds = min(_SECONDS, run.clock.left() / 2) / 2
-    evaluations = int(min(_EVALUATIONS, calls / 2 / cost(game), seconds / max(pace * cost(game), 1e-12)))
+    seconds = min(effort * _SECONDS, run.clock.left() / 2) / 2
+    evaluations = int(min(effort * _EVALUATIONS, calls / 2 / cost(game), seconds / max(pace * cost(game), 1e-12)))
     rows = min(_ROWS, len(x), evaluations // (2 * game.players))
     if rows < min(_FEWEST, len(x)):
         return None
@@ -60,7 +65,8 @@ def fit_errors(
     x, x_calibration = x[:rows], x_calibration[: min(_CALIBRATION, rows)]
     if x.ndim == 2 and (more := min(_MIXED, evaluations // (2 * game.players)) - len(x)) > 0:
         x = torch.cat([x, mix_rows(x, more, discrete, generator, owner)])
-    for some, learn in ((x, partial(errors.fit, training=training, run=run)), (x_calibration, errors.calibrate)):
+    calibrate = partial(errors.calibrate, generator=generator)
+    for some, learn in ((x, partial(errors.fit, training=training, run=run)), (x_calibration, calibrate)):
         phi = explained(network, game, some)
         learn(some, phi, residuals(game, some, phi, evaluations // (2 * len(some)), generator))
     return errors
@@ -100,7 +106,7 @@ class ErrorNetwork(nn.Module):
     def forward(self, inputs: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
         """Variances (n, players, outputs) and (n, outputs), in units of the values (n, players, outputs) given."""
         together = torch.cat([inputs, phi.flatten(1)], dim=1)
-        raw = self.body(together).reshape(len(phi), self.players + 1, self.outputs)
+        raw = self.body(together).unflatten(1, (self.players + 1, self.outputs))
         most = math.log(_LARGEST)
         found = self.usual * (most * torch.tanh(raw / most)).exp()
         return self.factor.square() * found[:, :-1], found[:, -1]
@@ -134,7 +140,7 @@ class Errors:
         if isinstance(self.network.encoder, TableEncoder):
             made: Tensor = self.network.encoder(x)
             return made
-        return x.new_zeros(len(x), 0)
+        return x.new_zeros(x.shape[0], 0)
 
     def scaled(self, values: Tensor, power: int = 1) -> Tensor:
         """Values, or errors, in units of the network's scale, or squares in those of its square; each once."""
@@ -176,19 +182,37 @@ class Errors:
             lambda: float(likelihood(held)),
         )
 
-    def calibrate(self, x: Tensor, phi: Tensor, found: Residuals) -> None:
-        """Scale the variances so that intervals of `LEVEL` hold for that share of the values of these rows."""
+    def calibrate(self, x: Tensor, phi: Tensor, found: Residuals, generator: torch.Generator) -> None:
+        """Scale the variances so that intervals of `LEVEL` hold for that share of the values of these rows.
+
+        Then the noise, so that they still do when values are corrected by some pairs, as they are drawn here.
+        """
         self.head.factor.fill_(1.0)
-        error, spread, _ = self._targets(found)
+        error, spread, noise = self._targets(found)
         with torch.no_grad():
             variance, _ = self.head(self.inputs(x), self.scaled(phi))
-        low, high = -7.0, 7.0  # the factor's logarithm
-        for _ in range(40):
-            middle = (low + high) / 2
-            width = _NORMAL * (math.exp(2 * middle) * variance + spread).sqrt()
-            low, high = (low, middle) if (error.abs() <= width).double().mean() >= LEVEL else (middle, high)
-        self.head.factor.fill_(math.exp(high))
+
+        def holds(factor: float) -> Tensor:
+            return error.abs() <= _NORMAL * (factor**2 * variance + spread).sqrt()
+
+        factor = _least(holds)
+        self.head.factor.fill_(factor)
         self.head.expected.copy_(self.expected(x, phi))
+        variance = factor**2 * variance + 1e-12
+        with torch.no_grad():
+            claimed = self.head(self.inputs(x), self.scaled(phi))[1]
+        players = self.network.players
+        sampling = sampling_variance(players, _CORRECTED * players, found.profile.tolist())
+        drawn = (sampling * noise)[:, None].sqrt() * torch.randn(error.shape, generator=generator, device=x.device)
+
+        def still_holds(factor: float) -> Tensor:
+            doubt = factor**2 * sampling * claimed[:, None]
+            weight = variance / (variance + doubt)
+            left = (1 - weight) * error - weight * drawn
+            return left.abs() <= _NORMAL * (weight * doubt + (1 - weight).square() * spread).sqrt()
+
+        if sampling > 0:
+            self.head.usual[-1] *= min(max(1.0, _least(still_holds)), _DOUBT) ** 2
 
     def _targets(self, found: Residuals) -> tuple[Tensor, Tensor, Tensor]:
         """Errors, the variance of their estimates, and noise, in units of the network's scale."""
@@ -200,3 +224,12 @@ class Errors:
         by_player = (error.square() - spread).mean(0)
         mean = by_player.mean(0).clamp(min=1e-3 * float((error.square()).mean()) + 1e-12)
         return torch.cat([by_player.maximum(1e-2 * mean), noise.mean(0, keepdim=True).clamp(min=1e-12)])
+
+
+def _least(holds: Callable[[float], Tensor]) -> float:
+    """The least factor with which intervals hold for a share of `LEVEL`."""
+    low, high = -7.0, 7.0  # its logarithm
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(math.exp(middle)).double().mean() >= LEVEL else (middle, high)
+    return math.exp(high)

@@ -38,14 +38,21 @@ class Residuals:
 
 
 def residuals(
-    value_function: ValueFunction, x: Tensor, phi: Tensor, pairs: int, generator: torch.Generator
+    value_function: ValueFunction,
+    x: Tensor,
+    phi: Tensor,
+    pairs: int,
+    generator: torch.Generator,
+    *,
+    noisy: bool = False,
 ) -> Residuals:
     """Hold the values ``phi`` (n, players, outputs), which sum to grand minus null, against so many pairs a row.
 
     With z = 2s - 1, and u the difference of the game's values at s and at its complement, the mean over the Shapley
     kernel of (z - mean(z)) (u - z . phi) is four times the `curvature` times what phi is short of the exact values.
     No truth is needed, and no matrix is solved. Pairs are drawn by leverage, at least two of each size, within
-    which the variance is found.
+    which the variance is found. Of a game that is ``noisy``, which gives another value each time, even all pairs
+    leave some variance.
     """
     players = value_function.players
     pairs = min(max(pairs, players), (1 << players - 1) - 1)
@@ -64,12 +71,14 @@ def residuals(
             if count >= _ENOUGH and 2 * size != players:
                 # what is the same for all pairs of a size tells nothing of its players: this makes a covariance
                 r = (r - r.mean(1, keepdim=True)) * (1 - 1 / population) * count / (count - 1)
+            left = 1 / count - (0 if noisy else 1 / population)
             mean = a @ r / count
             spread = (a.square() @ r.square() / count - mean.square()).clamp(min=0) * count / max(1, count - 1)
             error += share * mean / slope
-            variance += (share / slope) ** 2 * (1 / count - 1 / population) * spread
+            variance += (share / slope) ** 2 * left * spread
             by_size.append(share * spread.mean(1))
-            linear.append(share * (4 * size * (players - size)) ** 2 / (players**3 * (players - 1)))
+            inner = (players - 2) / (players - 1) ** 2  # of the mean's square, which the spread is without
+            linear.append(share * (4 * size * (players - size)) ** 2 / players**3 * inner)
         # what the error of phi itself adds to them is no noise
         squared = (error.square() - variance).sum(1).clamp(min=0)
         added = torch.tensor(linear).to(squared)[:, None] * squared[:, None]

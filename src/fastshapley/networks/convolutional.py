@@ -144,8 +144,8 @@ class Cut(nn.Module):
         def keep(name: str) -> Any:
             def hook(module: nn.Module, inputs: Any, output: Any) -> None:
                 found.setdefault(name, output)
-                if len(found) == len(self.layers):
-                    raise _ReachedError
+                if len(found) == len(self.layers) and not torch.compiler.is_compiling():
+                    raise _ReachedError  # a graph that is traced drops what is not used by itself
 
             return hook
 

@@ -197,7 +197,7 @@ class MaskedNetwork(nn.Module):
         shown, known = first.weight.t().split([len(self.player), member.shape[2]])
         added = encoded[:, :, None] * shown
         if not self.one_to_one:
-            empty = added.new_zeros(len(added), member.shape[2], added.shape[2])
+            empty = added.new_zeros(added.shape[0], member.shape[2], added.shape[2])
             added = empty.index_add(1, self.player, added)
         hidden = torch.baddbmm(first.bias, member, added + known).flatten(0, 1)
         for layer in rest:
@@ -239,7 +239,7 @@ class ExplainerNetwork(nn.Module):
         """The values of rows whose inputs (n, width) the encoder has made."""
         raw: Tensor = self.body(inputs)
         expected = self.body_outputs(self.players, self.outputs, self.classes)
-        n = len(inputs)
+        n = inputs.shape[0]  # which may be unknown while a graph is traced, and len() may not
         if raw.numel() != n * expected:
             raise InputError(
                 f"network returned shape {tuple(raw.shape)} for {n} rows: expected ({n}, {expected}), "

@@ -172,6 +172,13 @@ def apply_link(link: Link, y: Tensor) -> Tensor:
             f"link is {link!r}, but the model's outputs are not probabilities: use link='identity', or logits=True "
             "if they are logits"
         )
+    return linked(link, y)
+
+
+def linked(link: Link, y: Tensor) -> Tensor:
+    """The link of outputs that it is known to fit."""
+    if link == "identity":
+        return y
     if link == "log":
         return y.double().clamp(min=_CLIP).log().to(y.dtype)
     return torch.logit(y.double(), eps=_CLIP).to(y.dtype)

@@ -18,7 +18,7 @@ from fastshapley.models import Scale
 from fastshapley.networks.convolutional import Inverse, MaskedImages
 from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
 from fastshapley.players import Partition
-from fastshapley.recipes import Layers, Recipe, resolve
+from fastshapley.recipes import Layers, Recipe, resolve, shorter
 from fastshapley.rows import Rows, batches, some
 from fastshapley.schema import Schema
 from fastshapley.training import Run, Training, train
@@ -68,7 +68,7 @@ class Surrogate(BaseGame):
             return Missing(self.network).fit(problem, run)
         model, players = problem.model, problem.players
         recipe = problem.recipe or resolve("default", len(problem.x), len(players), images=bool(players.shape))
-        scale: Scale = "probability" if problem.link != "identity" and model.scale == "real" else model.scale
+        scale = _scale(problem)
         with run.isolated("surrogate weights"):
             network = self._network(problem, recipe, scale).to(problem.x.device)
         x, y, x_val, y_val = _labelled(problem, run)
@@ -76,18 +76,27 @@ class Surrogate(BaseGame):
         self._assemble(network, scale, problem.link, model.schema, players, model.outputs)
         if scale == "real" and not players.shape:  # a copy of the model starts as it is
             self.shift_ = y.mean(0)
-            self.spread_ = y.std(0, correction=0)
-            self.spread_[self.spread_ <= 1e-12 * self.shift_.abs()] = 0.0  # a constant output stays constant
+            self.spread_ = _spread(y)
         self._check(x[:2])
         return self._learn(problem, recipe, x, y, x_val, y_val, run)
 
     def update(self, problem: Problem, run: Run) -> Surrogate:
         """A copy that is trained further, on the problem's rows; this one stays as it is."""
+        model, scale = problem.model, _scale(problem)
+        if (model.outputs, scale) != (self.outputs, self.scale):
+            raise InputError(
+                f"the model gives {model.outputs} outputs ({scale}), and the surrogate learnt {self.outputs} "
+                f"({self.scale}): fit anew"
+            )
         new = copy.deepcopy(self)
+        if new.training is not None:
+            new.training = tuple(shorter(stage) for stage in new.training)
         recipe = problem.recipe or resolve(
             "default", len(problem.x), self.players, images=bool(problem.players.shape)
         )
-        return new._learn(problem, recipe, *_labelled(problem, run), run)
+        x, y, x_val, y_val = _labelled(problem, run)
+        new.spread_ = torch.where(new.spread_ > 0, new.spread_, _spread(y))
+        return new._learn(problem, recipe, x, y, x_val, y_val, run)
 
     def _learn(
         self, problem: Problem, recipe: Recipe, x: Rows, y: Tensor, x_val: Tensor, y_val: Tensor, run: Run
@@ -148,7 +157,7 @@ class Surrogate(BaseGame):
                 torch.cat([self.network_(a, c) for c in b.split(chunk, dim=1)], dim=1)
                 for a, b in zip(x.split(rows), s.split(rows), strict=True)
             ]
-        return apply_link(self.link, self._activate(torch.cat(raw)))
+        return apply_link(self.link, self.activate(torch.cat(raw)))
 
     def _assemble(
         self,
@@ -167,7 +176,8 @@ class Surrogate(BaseGame):
         self.shift_ = torch.zeros(outputs, dtype=torch.float64, device=device)
         self.spread_ = torch.ones(outputs, dtype=torch.float64, device=device)
 
-    def _activate(self, raw: Tensor) -> Tensor:
+    def activate(self, raw: Tensor) -> Tensor:
+        """The outputs, on the model's scale, of what the network returns."""
         if self.link != "identity":
             raw = raw.double()  # a probability near one has no digits to spare
         if self.scale == "probabilities" and self.outputs == 2:  # a softmax, nine times as fast
@@ -262,6 +272,16 @@ def _labelled(problem: Problem, run: Run) -> tuple[Rows, Tensor, Tensor, Tensor]
         run.checkpoint.save("outputs", saved)
     rows, y, rows_val, y_val = (saved[name].to(x.device) for name in ("rows", "y", "rows_val", "y_val"))
     return some(x, rows), y, x_val[rows_val], y_val
+
+
+def _scale(problem: Problem) -> Scale:
+    return "probability" if problem.link != "identity" and problem.model.scale == "real" else problem.model.scale
+
+
+def _spread(y: Tensor) -> Tensor:
+    """Of each output; zero of a constant one, which stays constant."""
+    spread = y.std(0, correction=0)
+    return torch.where(spread <= 1e-12 * y.mean(0).abs(), 0.0, spread)
 
 
 def _some(rows: int, share: float, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,176 @@
+"""An explainer as an ONNX graph gives what it gives itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from games import Additive
+from numpy.typing import NDArray
+from problems import QUICK, explainer, numbers, people
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder
+from small_images import X as IMAGES
+from small_images import explainer as image_explainer
+from torch import nn
+
+from fastshapley import FastSHAP, Groups, Training, UNet
+from fastshapley.cli import main
+from fastshapley.errors import ExportError, InputError
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+pytest.importorskip("onnxscript", reason="needs the onnx extra")
+RECIPE = replace(QUICK, errors=Training(steps=50), tails=3.0, own_units=2)
+
+
+def run(path: Path, **inputs: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
+
+
+def metadata(path: Path) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found: dict[str, Any] = json.loads(session.get_modelmeta().custom_metadata_map["fastshapley"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def people_model() -> tuple[pd.DataFrame, Any]:
+    X, y = people(400)
+    encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
+    return X, make_pipeline(encoder, HistGradientBoostingClassifier()).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"link": "logit"}, {"players": Groups({"work": ["income", "job"]})}, {"normalize": "never"}]
+)
+def test_tables(options: Any, people_model: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
+    X, model = people_model
+    fitted = explainer(model, recipe=RECIPE, **options).fit(X)
+    path = tmp_path / "graph.onnx"
+    fitted.export_onnx(path)
+    for rows in (1, 2, 300):
+        expected = fitted(X[:rows])
+        found = run(path, rows=fitted.schema_.encode(X[:rows])[:].numpy())
+        np.testing.assert_allclose(found["shap_values"], expected.values, atol=1e-5)
+        np.testing.assert_allclose(found["base_values"], expected.base_values, atol=1e-5)
+    if fitted.normalize != "never":
+        total = found["shap_values"].sum(1) + found["base_values"]
+        np.testing.assert_allclose(found["predictions"], total, atol=1e-5)
+        np.testing.assert_allclose(found["error_std"], fitted(X[:300], errors=True).error_std, atol=1e-5)
+
+
+def test_what_it_knows(people_model: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
+    X, model = people_model
+    fitted = explainer(model, recipe=RECIPE).fit(X)
+    fitted.export_onnx(tmp_path / "graph.onnx")
+    known = metadata(tmp_path / "graph.onnx")
+    assert [column["key"] for column in known["schema"]["columns"]] == list(X.columns)
+    assert known["schema"]["columns"][2]["categories"] == ["chef", "clerk", "nurse"]
+    assert known["players"]["names"] == list(X.columns)
+    assert known["output_names"] == ["0", "1"]
+    assert fitted.report_ is not None
+    assert known["report"]["rows"] == fitted.report_.rows
+    low, middle, high = known["ranges"][0]
+    assert 18 <= low < middle < high <= 80
+
+
+def test_a_game_of_the_model_takes_its_outputs(people_model: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
+    X, model = people_model
+    fitted = explainer(model, recipe=RECIPE, value_function="baseline").fit(X)
+    fitted.export_onnx(tmp_path / "graph.onnx")
+    x = fitted.schema_.encode(X[:20])[:].numpy()
+    found = run(tmp_path / "graph.onnx", rows=x, outputs=model.predict_proba(X[:20]))
+    np.testing.assert_allclose(found["shap_values"], fitted(X[:20]).values, atol=1e-5)
+
+
+@pytest.mark.parametrize("network", [None, UNet(width=8)])
+def test_images(network: Any, tmp_path: Path) -> None:
+    fitted = image_explainer(network=network).fit(IMAGES)
+    fitted.export_onnx(tmp_path / "graph.onnx")
+    found = run(tmp_path / "graph.onnx", rows=np.asarray(IMAGES[:7], dtype=np.float32))
+    values = fitted.shap_values(IMAGES[:7])
+    np.testing.assert_allclose(found["shap_values"].reshape(values.shape), values, atol=1e-5)
+    assert metadata(tmp_path / "graph.onnx")["players"]["grid"] is not None
+
+
+def test_it_runs_where_there_is_no_torch(tmp_path: Path) -> None:
+    X = numbers(300)
+    fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1]).fit(X)
+    fitted.export_onnx(tmp_path / "graph.onnx")
+    np.savez(tmp_path / "rows.npz", rows=X[:9], values=fitted(X[:9]).values)
+    script = """
+        import sys
+        sys.modules["torch"] = None
+        import numpy, onnxruntime
+        saved = numpy.load(sys.argv[2])
+        session = onnxruntime.InferenceSession(sys.argv[1])
+        values = session.run(["shap_values"], {"rows": saved["rows"]})[0][..., 0]
+        assert numpy.abs(values - saved["values"]).max() < 1e-5
+    """
+    arguments = [str(tmp_path / "graph.onnx"), str(tmp_path / "rows.npz")]
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script), *arguments], check=True)
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    X = numbers(300)
+    fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1]).fit(X)
+    fitted.save(tmp_path / "small.fastshap")
+    assert main(["export", str(tmp_path / "small.fastshap")]) == 0
+    assert capsys.readouterr().out == f"graph: {tmp_path / 'small.onnx'}\n"
+    found = run(tmp_path / "small.onnx", rows=X[:5])
+    np.testing.assert_allclose(found["shap_values"][..., 0], fitted(X[:5]).values, atol=1e-5)
+    assert main(["export", str(tmp_path / "nothing.fastshap")]) == 1
+    assert "nothing.fastshap does not exist" in capsys.readouterr().err
+
+
+def test_a_network_of_the_users(tmp_path: Path) -> None:
+    X = numbers(300)
+    body = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
+    fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1], network=body).fit(X)
+    fitted.export_onnx(tmp_path / "graph.onnx")
+    found = run(tmp_path / "graph.onnx", rows=X[:5])
+    np.testing.assert_allclose(found["shap_values"][..., 0], fitted(X[:5]).values, atol=1e-5)
+
+
+def test_a_graph_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1]).fit(numbers(300))
+    (tmp_path / "graph.onnx").write_text("before")
+    session = onnxruntime.InferenceSession
+
+    class Wrong:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.session = session(*args, **options)
+
+        def get_outputs(self) -> Any:
+            return self.session.get_outputs()
+
+        def run(self, *args: Any) -> Any:
+            return [part + 1e-3 for part in self.session.run(*args)]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Wrong)
+    with pytest.raises(ExportError, match=r"shap_values of the graph differs from torch's by 0\.001"):
+        fitted.export_onnx(tmp_path / "graph.onnx")
+    assert (tmp_path / "graph.onnx").read_text() == "before"
+
+
+def test_what_cannot_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(NotFittedError):
+        explainer(lambda rows: rows[:, 0]).export_onnx(tmp_path / "graph.onnx")
+    game = Additive(4)
+    fitted = FastSHAP(value_function=game, recipe=QUICK, random_state=0, progress=False).fit(
+        torch.as_tensor(game.rows(200))
+    )
+    with pytest.raises(InputError, match="has no null"):
+        fitted.export_onnx(tmp_path / "graph.onnx")
