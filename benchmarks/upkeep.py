@@ -45,8 +45,8 @@ the network's, of those with `anchor="model"`, and of those corrected by calls o
 `background=`; means of three seeds).
 
 The surrogate's part is by far the larger one, and the report's figure for it is off by a factor of 1.7 at most
-here. Corrections take away a third to a half of the error where features are independent; where they depend on
-each other they are of no use, and `anchor="model"` alone is as good.
+here. With 16 calls a player, corrections take away 56 and 39 % of the anchored values' error where features are
+independent, and 6 and 12 % where they depend on each other.
 """.strip()
 UPDATES = """
 Census: an explainer of the younger half is asked to explain all (`check` gives p = {p:.0e}), and is updated with
