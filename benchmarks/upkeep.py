@@ -45,7 +45,7 @@ the network's, of those with `anchor="model"`, and of those corrected by calls o
 `background=`; means of three seeds).
 
 The surrogate's part is by far the larger one, and the report's figure for it is off by a factor of 1.7 at most
-here. With 16 calls a player, corrections take away 56 and 39 % of the anchored values' error where features are
+here. With 16 calls a player, corrections take away 56 and 37 % of the anchored values' error where features are
 independent, and 6 and 12 % where they depend on each other.
 """.strip()
 UPDATES = """
