@@ -71,8 +71,20 @@ def test_version_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == f"fastshapley {fastshapley.__version__}\n"
 
 
-def test_importing_is_quiet_and_loads_no_boosters() -> None:
-    script = "import sys, fastshapley; sys.exit('lightgbm' in sys.modules or 'xgboost' in sys.modules)"
+def test_importing_is_quiet_and_loads_no_torch() -> None:
+    script = "import sys, fastshapley; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert sorted(fastshapley.__all__) == dir(fastshapley)
+    for name in fastshapley.__all__:
+        assert getattr(fastshapley, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        fastshapley.nothing  # noqa: B018
+
+
+def test_importing_the_explainer_loads_no_boosters() -> None:
+    script = "import sys; from fastshapley import FastSHAP; "
+    script += "sys.exit('lightgbm' in sys.modules or 'xgboost' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == ""
 

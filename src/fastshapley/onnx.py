@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fastshapley.checkpoints import write_atomically
 from fastshapley.errors import ExportError, InputError
+from fastshapley.graph import FORMAT, KEY
 from fastshapley.images import ImageSchema
 from fastshapley.objective import normalize
 from fastshapley.optional import require
@@ -27,8 +28,6 @@ from fastshapley.version import __version__
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
 
-FORMAT = 1
-KEY = "fastshapley"
 _OPSET = 18
 _TOLERANCE = 1e-5
 _ROWS = 5  # on which the graph is checked

@@ -1,0 +1,179 @@
+"""An exported explainer, run with no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from problems import QUICK, explainer, people
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder
+from small_images import X as IMAGES
+from small_images import explainer as image_explainer
+
+from fastshapley import FastSHAP, Training
+from fastshapley.errors import FileFormatError, InputError
+from fastshapley.graph import Graph
+
+pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+pytest.importorskip("onnxscript", reason="needs the onnx extra")
+
+
+def records(X: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as they come out of JSON."""
+    found: list[dict[str, Any]] = json.loads(X.to_json(orient="records"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def table() -> tuple[pd.DataFrame, Any]:
+    X, y = people(400)
+    encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
+    return X, make_pipeline(encoder, HistGradientBoostingClassifier()).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def fitted(table: tuple[pd.DataFrame, Any]) -> FastSHAP:
+    X, model = table
+    return explainer(model, recipe=replace(QUICK, errors=Training(steps=50))).fit(X)
+
+
+@pytest.fixture(scope="module")
+def path(fitted: FastSHAP, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("graph") / "people.onnx"
+    fitted.export_onnx(where)
+    return where
+
+
+@pytest.fixture(scope="module")
+def graph(path: Path) -> Graph:
+    return Graph(path)
+
+
+def test_rows_of_json_are_encoded_as_the_schema_does(graph: Graph, fitted: FastSHAP, table: Any) -> None:
+    X = table[0]
+    expected = fitted.schema_.encode(X)[:].numpy()
+    np.testing.assert_allclose(graph.encode(records(X)), expected, rtol=1e-9)  # JSON has ten digits
+    lists = [list(row.values()) for row in records(X)]
+    np.testing.assert_array_equal(graph.encode(lists), graph.encode(records(X)))
+
+
+def test_values_are_the_explainers(graph: Graph, fitted: FastSHAP, table: Any) -> None:
+    X = table[0][:50]
+    found = graph(graph.encode(records(X)))
+    expected = fitted(X, errors=True)
+    np.testing.assert_allclose(found["shap_values"], expected.values, atol=1e-5)
+    np.testing.assert_allclose(found["base_values"], expected.base_values, atol=1e-5)
+    np.testing.assert_allclose(found["error_std"], expected.error_std, atol=1e-5)
+    total = found["shap_values"].sum(1) + found["base_values"]
+    np.testing.assert_allclose(found["predictions"], total, atol=1e-5)
+
+
+def test_what_it_is_about(graph: Graph, fitted: FastSHAP) -> None:
+    assert graph.columns == graph.players == ["age", "income", "job", "city", "member"]
+    assert graph.output_names == ["0", "1"]
+    assert fitted.report_ is not None
+    assert graph.report == json.loads(json.dumps(fitted.report_.to_dict()))
+    assert graph.image_shape is None
+
+
+def test_categories_that_were_not_there_are_missing(
+    graph: Graph, table: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = records(table[0][:1])[0]
+    gap, unseen = graph.encode([{**row, "job": None}, {**row, "job": "pilot"}])
+    np.testing.assert_array_equal(gap, unseen)
+    assert "column 'job' has values not seen at fit" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"age": "old"}, "row 1 has 'old' in column 'age', where a number is expected"),
+        ({"age": float("inf")}, "row 1 has inf in column 'age', where a finite number is expected"),
+        ({"age": 10**400}, "row 1 has int in column 'age', where a finite number is expected"),
+        ({"age": [1]}, r"row 1 has \[1\] in column 'age', where a number is expected"),
+        ({"job": {}}, r"row 1 has {} in column 'job', where a category is expected"),
+        ({"colour": 1}, r"row 1 has columns that are not known: \['colour'\]"),
+    ],
+)
+def test_bad_values(change: dict[str, Any], message: str, graph: Graph, table: Any) -> None:
+    row = records(table[0][:1])[0]
+    with pytest.raises(InputError, match=message):
+        graph.encode([row, {**row, **change}])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"age": 1}, r"row 0 lacks the columns \['income', 'job', 'city', 'member'\]"),
+        ([1, 2], "row 0 has 2 values where 5 are expected"),
+        ("12345", "row 0 is a str"),
+        (3, "row 0 is a int"),
+    ],
+)
+def test_bad_rows(row: Any, message: str, graph: Graph) -> None:
+    with pytest.raises(InputError, match=message):
+        graph.encode([row])
+
+
+def test_no_rows(graph: Graph) -> None:
+    assert graph(graph.encode([]))["shap_values"].shape == (0, 5, 2)
+
+
+def test_images(tmp_path: Path) -> None:
+    fitted = image_explainer().fit(IMAGES)
+    fitted.export_onnx(tmp_path / "digits.onnx")
+    graph = Graph(tmp_path / "digits.onnx")
+    assert graph.image_shape == (1, 8, 8)
+    found = graph(graph.encode(IMAGES[:3].tolist()))["shap_values"]
+    expected = fitted.shap_values(IMAGES[:3])
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=1e-5)
+    for bad in ([[1.0, 2.0]], [[["a"]]], [[[1.0], [1.0, 2.0]]]):
+        with pytest.raises(InputError, match="images"):
+            graph.encode(bad)
+
+
+def test_a_game_of_the_model_needs_its_outputs(table: Any, tmp_path: Path) -> None:
+    X, model = table
+    fitted = explainer(model, value_function="baseline").fit(X)
+    fitted.export_onnx(tmp_path / "baseline.onnx")
+    graph = Graph(tmp_path / "baseline.onnx")
+    rows = graph.encode(records(X[:5]))
+    found = graph(rows, model.predict_proba(X[:5]))["shap_values"]
+    np.testing.assert_allclose(found, fitted(X[:5]).values, atol=1e-5)
+    with pytest.raises(InputError, match=r"needs the model's outputs too, of shape \(5, 2\)"):
+        graph(rows)
+
+
+def test_files_that_are_none(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        Graph(tmp_path / "nothing.onnx")
+    (tmp_path / "short.onnx").write_bytes(path.read_bytes()[:1000])
+    (tmp_path / "text.onnx").write_text("no graph")
+    for name in ("short.onnx", "text.onnx"):
+        with pytest.raises(FileFormatError, match="is cut short, damaged or no ONNX graph"):
+            Graph(tmp_path / name)
+
+
+def test_it_needs_neither_torch_nor_pandas(path: Path, table: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(json.dumps(records(table[0][:3])))
+    script = """
+        import json, sys
+        sys.modules.update(torch=None, pandas=None, shap=None, sklearn=None)
+        from fastshapley.graph import Graph
+        graph = Graph(sys.argv[1])
+        found = graph(graph.encode(json.load(open(sys.argv[2]))))
+        assert found["shap_values"].shape == (3, 5, 2)
+    """
+    arguments = [str(path), str(tmp_path / "rows.json")]
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script), *arguments], check=True)
