@@ -223,8 +223,8 @@ def page(results: dict[str, Any]) -> str:
         "## The dial",
         "Mean squared error of `explainer(X, budget=...)` relative to that of the network alone, and in brackets "
         f"that of the best sampling estimator with as many evaluations; means of {SEEDS} seeds. None of the three "
-        "can do with 2 a player. Plain permutations can: tried by hand once, on 128 rows with one seed, they are at "
-        "398, 47, 4.2 and 47 times the network's error (census, marketing, bankruptcy, news).",
+        "can do with 2 a player. Plain permutations can: tried by hand once, on 128 rows with one seed, they are "
+        "at 398, 47, 4.2 and 47 times the network's error (census, marketing, bankruptcy, news).",
         table(["", *(f"{times} a player" for times in TIMES), "90 % intervals hold"], curves),
         "![Mean squared error against evaluations](trust.png)",
         "All of this is about the surrogate's game; how far that is from the model's own values, what to do when "
