@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley import FastSHAP, metrics, recipes
-from fastshapley.checkpoints import write_text
 from fastshapley.datasets import Split
 from fastshapley.estimators import exact, kernel
+from fastshapley.files import write_text
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.models import ModelFunction
 from fastshapley.objective import normalize

@@ -26,9 +26,9 @@ from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegress
 from sklearn.model_selection import train_test_split
 
 from fastshapley import FastSHAP
-from fastshapley.checkpoints import write_text
 from fastshapley.estimators import Estimate, kernel, permutation
 from fastshapley.estimators.residuals import residuals
+from fastshapley.files import write_text
 from fastshapley.paper.page import table
 from fastshapley.paper.tables import TABLES
 

@@ -27,8 +27,8 @@ from sklearn.ensemble import GradientBoostingRegressor
 from torch import Tensor
 
 from fastshapley import FastSHAP
-from fastshapley.checkpoints import write_text
 from fastshapley.estimators import exact
+from fastshapley.files import write_text
 from fastshapley.paper.page import table
 from fastshapley.paper.tables import TABLES
 from fastshapley.value_functions import grand_values

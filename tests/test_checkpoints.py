@@ -11,23 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text, write_atomically
+from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
 from fastshapley.errors import TrainingError
 from fastshapley.value_functions import Marginal
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def fail(temporary: Path) -> None:
-        temporary.write_text("half of the n")
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_atomically(path, fail)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_states_come_back(tmp_path: Path) -> None:

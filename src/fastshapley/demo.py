@@ -16,9 +16,9 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.model_selection import train_test_split
 
-from fastshapley.checkpoints import write_text
 from fastshapley.estimators import Estimate
 from fastshapley.explainer import FastSHAP
+from fastshapley.files import write_text
 from fastshapley.optional import require
 from fastshapley.report import Report, measure
 from fastshapley.training import one_thread

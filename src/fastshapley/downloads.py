@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from tqdm.auto import tqdm
 
-from fastshapley.checkpoints import write_atomically
+from fastshapley.files import write_atomically
 
 _TIMEOUT = 30.0  # seconds without an answer
 _CHUNK = 1 << 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastshapley.checkpoints import write_atomically
 from fastshapley.errors import ExportError, InputError
+from fastshapley.files import write_bytes
 from fastshapley.graph import FORMAT, KEY
 from fastshapley.images import ImageSchema
 from fastshapley.objective import normalize
@@ -92,7 +93,7 @@ def export(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     entry.key, entry.value = KEY, json.dumps(describe(explainer))
     data = model.SerializeToString()
     _check(data, graph, inputs, names)
-    write_atomically(Path(path), lambda temporary: _write(temporary, data))
+    write_bytes(Path(path), data)
 
 
 def describe(explainer: FastSHAP) -> dict[str, Any]:
@@ -157,10 +158,12 @@ def _check(data: bytes, graph: Graph, inputs: tuple[Tensor, ...], names: list[st
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what torch says while it traces a graph."""
-    with warnings.catch_warnings(), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+    said = logging.getLogger("torch.onnx")
+    level = said.level
+    said.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        said.setLevel(level)

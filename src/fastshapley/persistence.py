@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fastshapley.checkpoints import write_atomically
 from fastshapley.drift import Reference
 from fastshapley.errors import FileFormatError
+from fastshapley.files import write_atomically
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
 from fastshapley.networks.convolutional import Backbone, BackboneMaps, MapsOf, MaskedImages, UNetMaps

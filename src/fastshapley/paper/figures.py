@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastshapley.checkpoints import write_atomically
+from fastshapley.files import write_atomically
 from fastshapley.optional import require
 
 _COLOURS = {

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastshapley import metrics
-from fastshapley.checkpoints import write_text
 from fastshapley.curves import Curve, Curves, paired_interval
+from fastshapley.files import write_text
 from fastshapley.optional import require
 from fastshapley.paper import image_figures, image_page
 from fastshapley.paper.image_experiments import (

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 import fastshapley
 from fastshapley import persistence
-from fastshapley.checkpoints import Checkpoint, fingerprint, write_atomically, write_text
+from fastshapley.checkpoints import Checkpoint, fingerprint
 from fastshapley.errors import FileFormatError
+from fastshapley.files import write_atomically, write_text
 from fastshapley.images import ImageSchema
 from fastshapley.optional import require
 from fastshapley.players import Partition

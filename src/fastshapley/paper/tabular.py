@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastshapley import metrics
-from fastshapley.checkpoints import write_text
+from fastshapley.files import write_text
 from fastshapley.optional import require
 from fastshapley.paper import figures, page, printed
 from fastshapley.paper.experiments import (
