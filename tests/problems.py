@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OrdinalEncoder
 
 from fastshapley import FastSHAP, Layers, Recipe, Targets, Training
 from fastshapley.value_functions import grand_values
@@ -44,6 +48,18 @@ def people(rows: int = 300, seed: int = 0) -> tuple[pd.DataFrame, NDArray[Any]]:
     frame.loc[rng.random(rows) < 0.1, "income"] = np.nan
     frame.loc[rng.random(rows) < 0.1, "job"] = None
     return frame, label
+
+
+def people_model(X: pd.DataFrame, y: NDArray[Any]) -> Any:
+    """A model of people that takes the table as it is."""
+    encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
+    return make_pipeline(encoder, HistGradientBoostingClassifier()).fit(X, y)
+
+
+def records(X: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as they come out of JSON."""
+    found: list[dict[str, Any]] = json.loads(X.to_json(orient="records"))
+    return found
 
 
 def explainer(model: Any, **options: Any) -> FastSHAP:

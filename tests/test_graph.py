@@ -6,52 +6,36 @@ import json
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from problems import QUICK, explainer, people
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OrdinalEncoder
+from problems import explainer, records
 from small_images import X as IMAGES
 from small_images import explainer as image_explainer
 
-from fastshapley import FastSHAP, Training
+from fastshapley import FastSHAP
 from fastshapley.errors import FileFormatError, InputError
 from fastshapley.graph import Graph
 
-pytest.importorskip("onnxruntime", reason="needs the onnx extra")
-pytest.importorskip("onnxscript", reason="needs the onnx extra")
+
+@pytest.fixture(scope="module")
+def table(exported: Any) -> tuple[pd.DataFrame, Any]:
+    return exported.X, exported.explainer.model
 
 
-def records(X: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as they come out of JSON."""
-    found: list[dict[str, Any]] = json.loads(X.to_json(orient="records"))
+@pytest.fixture(scope="module")
+def fitted(exported: Any) -> FastSHAP:
+    found: FastSHAP = exported.explainer
     return found
 
 
 @pytest.fixture(scope="module")
-def table() -> tuple[pd.DataFrame, Any]:
-    X, y = people(400)
-    encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
-    return X, make_pipeline(encoder, HistGradientBoostingClassifier()).fit(X, y)
-
-
-@pytest.fixture(scope="module")
-def fitted(table: tuple[pd.DataFrame, Any]) -> FastSHAP:
-    X, model = table
-    return explainer(model, recipe=replace(QUICK, errors=Training(steps=50))).fit(X)
-
-
-@pytest.fixture(scope="module")
-def path(fitted: FastSHAP, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = tmp_path_factory.mktemp("graph") / "people.onnx"
-    fitted.export_onnx(where)
-    return where
+def path(exported: Any) -> Path:
+    found: Path = exported.graph
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +76,7 @@ def test_categories_that_were_not_there_are_missing(
     row = records(table[0][:1])[0]
     gap, unseen = graph.encode([{**row, "job": None}, {**row, "job": "pilot"}])
     np.testing.assert_array_equal(gap, unseen)
-    assert "column 'job' has values not seen at fit" in caplog.text
+    assert "columns ['job'] have values not seen at fit" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -100,7 +84,7 @@ def test_categories_that_were_not_there_are_missing(
     [
         ({"age": "old"}, "row 1 has 'old' in column 'age', where a number is expected"),
         ({"age": float("inf")}, "row 1 has inf in column 'age', where a finite number is expected"),
-        ({"age": 10**400}, "row 1 has int in column 'age', where a finite number is expected"),
+        ({"age": 10**400}, "row 1 has a number beyond what a float can hold"),
         ({"age": [1]}, r"row 1 has \[1\] in column 'age', where a number is expected"),
         ({"job": {}}, r"row 1 has {} in column 'job', where a category is expected"),
         ({"colour": 1}, r"row 1 has columns that are not known: \['colour'\]"),
@@ -124,6 +108,43 @@ def test_bad_values(change: dict[str, Any], message: str, graph: Graph, table: A
 def test_bad_rows(row: Any, message: str, graph: Graph) -> None:
     with pytest.raises(InputError, match=message):
         graph.encode([row])
+
+
+def test_encoded_rows_are_checked(graph: Graph, table: Any) -> None:
+    rows = graph.encode(records(table[0][:4]))
+    np.testing.assert_array_equal(graph.check(rows), rows)
+    for place, value, message in (
+        (0, np.inf, "rows must be finite"),
+        (2, 3, "column 'job' has categories: pass their codes, 0 to 2"),
+        (2, -1, "column 'job' has categories"),
+        (3, 0.5, "column 'city' has categories"),
+    ):
+        bad = rows.copy()
+        bad[1, place] = value
+        with pytest.raises(InputError, match=message):
+            graph.check(bad)
+    with pytest.raises(InputError, match=r"rows must be of shape \(n, 5\)"):
+        graph.check(rows[:, :4])
+
+
+def test_an_example_is_a_row_in_the_middle(graph: Graph, table: Any) -> None:
+    row, outputs = graph.example()
+    assert outputs is None
+    np.testing.assert_array_equal(graph.check(row), row)
+    assert abs(row[0, 0] - table[0]["age"].median()) < 5
+    assert np.isfinite(graph(row)["shap_values"]).all()
+
+
+def test_bytes_of_a_graph_are_one_too(graph: Graph, path: Path) -> None:
+    same = Graph(path.read_bytes())
+    assert same.about == graph.about
+    with pytest.raises(FileFormatError, match="the graph is cut short"):
+        Graph(path.read_bytes()[:-100])
+
+
+def test_categories(graph: Graph) -> None:
+    assert graph.categories("job") == ["chef", "clerk", "nurse"]
+    assert graph.categories("age") is None
 
 
 def test_no_rows(graph: Graph) -> None:

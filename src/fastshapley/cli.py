@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import fastshapley
+from fastshapley.errors import ExportError, FileFormatError, InputError, ModelError, TrainingError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``fastshapley`` with the given arguments, by default those of the process."""
     parser = argparse.ArgumentParser(prog="fastshapley", description=fastshapley.__doc__)
     parser.add_argument("--version", action="version", version=f"fastshapley {fastshapley.__version__}")
-    commands = parser.add_subparsers(required=True, metavar="command")
+    commands = parser.add_subparsers(required=True, metavar="command", dest="command")
 
     demo = commands.add_parser("demo", help="explain a model of scikit-learn's breast cancer table, or digits")
     demo.add_argument("--images", action="store_true", help="a network that reads scikit-learn's digits")
@@ -26,6 +28,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export.add_argument("file", type=Path, help="what FastSHAP.save wrote")
     export.add_argument("--output", type=Path, help="the graph (default: the file's name, with .onnx)")
     export.set_defaults(run=_export)
+
+    serve = commands.add_parser(
+        "serve",
+        help="answer over HTTP for saved explainers, with a page to look at",
+        description="KServe's V1 and V2 protocols, a page at /, what there is at /docs, counters at /metrics. A "
+        "file that changes is read again. SIGTERM stops it once what was asked for is answered.",
+    )
+    serve.add_argument(
+        "files",
+        nargs="+",
+        metavar="[NAME=]FILE",
+        help="what FastSHAP.save or export wrote; its name is the model's",
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine alone)")
+    serve.add_argument("--port", type=int, default=8080, help="default: 8080; 0 takes a free one")
+    serve.add_argument(
+        "--token-file", type=Path, help="a file with the bearer token to ask for (or $FASTSHAPLEY_TOKEN holds it)"
+    )
+    serve.add_argument(
+        "--origin", action="append", default=[], help="whose pages may use it, such as https://example.org (repeat)"
+    )
+    serve.add_argument("--max-body", type=int, metavar="BYTES", help="the most of a body (default: 16,000,000)")
+    serve.add_argument("--max-rows", type=int, metavar="ROWS", help="the most of a request (default: 10,000)")
+    serve.add_argument("--timeout", type=float, metavar="SECONDS", help="the most of a request (default: 30)")
+    serve.add_argument("--log-requests", action="store_true", help="log every request, not only those that fail")
+    serve.set_defaults(run=_serve)
+
+    page = commands.add_parser("page", help="write the page of a saved explainer as files that need no server")
+    page.add_argument("file", type=Path, help="what FastSHAP.save or export wrote")
+    page.add_argument("-o", "--output", type=Path, default=Path("page"), help="folder (default: page)")
+    page.set_defaults(run=_page)
+    for command in (serve, page):
+        command.add_argument(
+            "--rows",
+            type=Path,
+            action="append",
+            default=[],
+            help="a CSV or JSON file of rows to choose from (repeat)",
+        )
 
     paper = commands.add_parser("paper", help="reproduce the FastSHAP paper's experiments")
     experiments = paper.add_subparsers(required=True, metavar="experiment")
@@ -59,7 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     images.set_defaults(run=_paper_images)
 
     options = parser.parse_args(arguments)
-    result: int = options.run(options)
+    try:
+        result: int = options.run(options)
+    except (OSError, ImportError, ExportError, FileFormatError, InputError, ModelError, TrainingError) as error:
+        print(f"fastshapley {options.command}: {error}", file=sys.stderr)
+        return 1
     return result
 
 
@@ -80,12 +125,43 @@ def _export(options: argparse.Namespace) -> int:
     from fastshapley import FastSHAP
 
     output = options.output or options.file.with_suffix(".onnx")
-    try:
-        FastSHAP.load(options.file).export_onnx(output)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        print(f"fastshapley export: {error}", file=sys.stderr)
-        return 1
+    FastSHAP.load(options.file).export_onnx(output)
     print(f"graph: {output.resolve()}")
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from fastshapley.optional import require
+
+    for package in ("onnxruntime", "msgspec", "prometheus_client", "starlette", "uvicorn", "httptools"):
+        require(package, "serve")
+    from fastshapley.serving.app import Limits, create_app
+    from fastshapley.serving.models import Models
+    from fastshapley.serving.rows import by_model
+    from fastshapley.serving.server import serve
+
+    given = {"body": options.max_body, "rows": options.max_rows, "seconds": options.timeout}
+    limits = Limits(**{name: value for name, value in given.items() if value is not None})
+    models = Models.from_arguments(options.files)
+    token = os.environ.get("FASTSHAPLEY_TOKEN")
+    if options.token_file is not None:
+        token = options.token_file.read_text(encoding="utf-8").strip()
+    if token == "":
+        raise InputError("the token is empty: fill its file, or leave it out")
+    rows = by_model(options.rows, {name: model.graph for name, model in models.items()})
+    app = create_app(models, limits=limits, token=token, origins=options.origin, rows=rows)
+    serve(app, options.host, options.port, patience=limits.seconds, log_requests=options.log_requests)
+    return 0
+
+
+def _page(options: argparse.Namespace) -> int:
+    from fastshapley.serving.models import read
+    from fastshapley.serving.page import write_page
+    from fastshapley.serving.rows import by_model
+
+    model = read(options.file.stem, options.file)
+    rows = by_model(options.rows, {model.name: model.graph})[model.name]
+    print(f"page: {write_page(model.name, model.data, options.output, rows).resolve()}")
     return 0
 
 

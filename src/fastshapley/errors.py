@@ -21,3 +21,7 @@ class FileFormatError(ValueError):
 
 class ExportError(RuntimeError):
     """A graph does not give what the explainer does."""
+
+
+class ServerError(RuntimeError):
+    """A server does not answer, or not as it should."""

@@ -28,20 +28,21 @@ Array = NDArray[np.floating[Any]]
 
 
 class Graph:
-    """What `FastSHAP.export_onnx` wrote.
+    """What `FastSHAP.export_onnx` wrote, from its file or as bytes.
 
     ``columns`` are the names of a table's columns, none of images; ``players`` and ``output_names`` are those of
     the values; ``report`` is the explainer's, as plain values, or None; ``about`` is all of the metadata.
     """
 
-    def __init__(self, path: str | os.PathLike[str], threads: int = 1) -> None:
+    def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
         runtime = require("onnxruntime", "onnx")
-        if not Path(path).is_file():
+        path = "the graph" if isinstance(source, bytes) else os.fspath(source)
+        if not isinstance(source, bytes) and not Path(source).is_file():
             raise FileNotFoundError(f"{path} does not exist, or is no file")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads  # of a network as small as ours, more only wait for each other
         try:
-            self._session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
             known = self._session.get_modelmeta().custom_metadata_map
         except Exception as error:  # onnxruntime's own, which are of no common kind
             raise FileFormatError(f"{path} is cut short, damaged or no ONNX graph ({error})") from error
@@ -61,27 +62,67 @@ class Graph:
         else:
             self.image_shape = tuple(schema["shape"])
         self.columns = [column.name for column in self._columns]
-        self._places = {name: place for place, name in enumerate(self.columns)}
         self.players: list[str] = list(self.about["players"]["names"])
         self.output_names: list[str] = list(self.about["output_names"])
         self.report: dict[str, Any] | None = self.about["report"]
         self.needs_outputs = len(self._session.get_inputs()) > 1
-        self._results = [output.name for output in self._session.get_outputs()]
+        self.results: list[str] = [output.name for output in self._session.get_outputs()]
+
+    def categories(self, column: str) -> list[Any] | None:
+        """What a column's values may be, or None for numbers."""
+        codes = self._columns[self.columns.index(column)].codes
+        return None if codes is None else list(codes)
 
     def encode(self, rows: Sequence[Any]) -> Array:
         """Rows as the graph takes them: float64 (n, columns), or images, float32 (n, channels, height, width)."""
         if self.image_shape is not None:
             try:
                 images = np.asarray(rows, dtype=np.float32)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise InputError(f"images are not numbers of one shape: {error}") from None
-            if images.shape[1:] != self.image_shape or not np.isfinite(images).all():
-                raise InputError(f"images must be finite and of shape (n, {', '.join(map(str, self.image_shape))})")
-            return images
+            return self.check(images)
         encoded = np.empty((len(rows), len(self._columns)))
+        unseen: set[str] = set()
         for number, row in enumerate(rows):
-            encoded[number] = self._encode_row(number, row)
+            try:
+                encoded[number] = self._encode_row(number, row, unseen)
+            except OverflowError:
+                raise InputError(f"row {number} has a number beyond what a float can hold") from None
+        if np.isinf(encoded).any():
+            number, column = np.argwhere(np.isinf(encoded))[0]
+            raise _refusal(float(encoded[number, column]), self.columns[column], number, "a finite number")
+        if unseen:
+            logger.warning("columns %s have values not seen at fit: they are treated as missing", sorted(unseen))
         return encoded
+
+    def check(self, rows: Array) -> Array:
+        """Rows that are said to be encoded, if they are: categories as codes, gaps as NaN."""
+        shape = self.image_shape or (len(self._columns),)
+        if rows.shape[1:] != shape:
+            kind = "rows" if self.image_shape is None else "images"
+            raise InputError(f"{kind} must be of shape (n, {', '.join(map(str, shape))}), and are {rows.shape}")
+        if self.image_shape is not None and not np.isfinite(rows).all():
+            raise InputError("images must be finite")
+        if np.isinf(rows).any():
+            raise InputError("rows must be finite; a gap is NaN, or null")
+        for place, column in enumerate(self._columns):
+            if column.codes is not None:
+                given = rows[:, place][~np.isnan(rows[:, place])]
+                if not np.isin(given, np.arange(len(column.codes))).all():
+                    raise InputError(
+                        f"column {column.name!r} has categories: pass their codes, 0 to {len(column.codes) - 1}"
+                    )
+        return rows
+
+    def example(self) -> tuple[Array, Array | None]:
+        """A row in the middle of what the explainer was trained on, encoded, and outputs if they are needed."""
+        if self.image_shape is not None:
+            row: Array = np.zeros((1, *self.image_shape), dtype=np.float32)
+        else:
+            middles = [math.nan if found is None else found[1] for found in self.about["ranges"]]
+            coded = [column.codes is not None for column in self._columns]
+            row = np.where(coded, np.floor(middles), middles)[None]
+        return row, np.full((1, len(self.output_names)), 0.5) if self.needs_outputs else None
 
     def __call__(self, rows: Array, outputs: Array | None = None) -> dict[str, Array]:
         """``shap_values`` (n, players, outputs), ``base_values`` and ``predictions`` (n, outputs) of encoded rows.
@@ -95,21 +136,25 @@ class Graph:
             if outputs is None or np.shape(outputs) != shape:
                 raise InputError(f"this graph needs the model's outputs too, of shape {shape}")
             given["outputs"] = np.asarray(outputs, dtype=np.float64)
-        return dict(zip(self._results, self._session.run(None, given), strict=True))
+        return dict(zip(self.results, self._session.run(None, given), strict=True))
 
-    def _encode_row(self, number: int, row: Any) -> list[float]:
-        columns = self._columns
+    def _encode_row(self, number: int, row: Any, unseen: set[str]) -> list[float]:
         if isinstance(row, Mapping):
-            if unknown := row.keys() - self._places.keys():
-                raise InputError(f"row {number} has columns that are not known: {sorted(map(str, unknown))}")
-            if missing := [column.name for column in columns if column.name not in row]:
-                raise InputError(f"row {number} lacks the column{'s' * (len(missing) > 1)} {missing}")
-            row = [row[column.name] for column in columns]
+            try:
+                values = [row[name] for name in self.columns]
+            except KeyError:
+                missing = [name for name in self.columns if name not in row]
+                raise InputError(f"row {number} lacks the column{'s' * (len(missing) > 1)} {missing}") from None
+            if len(row) > len(values):
+                unknown = sorted(map(str, row.keys() - set(self.columns)))
+                raise InputError(f"row {number} has columns that are not known: {unknown}")
         elif isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
             raise InputError(f"row {number} is a {type(row).__name__}: pass a mapping, or a list of values")
-        if len(row) != len(columns):
-            raise InputError(f"row {number} has {len(row)} values where {len(columns)} are expected")
-        return [column.encode(value, number) for column, value in zip(columns, row, strict=True)]
+        elif len(row) != len(self._columns):
+            raise InputError(f"row {number} has {len(row)} values where {len(self._columns)} are expected")
+        else:
+            values = list(row)
+        return [column.encode(value, number, unseen) for column, value in zip(self._columns, values, strict=True)]
 
 
 class _Column:
@@ -120,29 +165,27 @@ class _Column:
         categories = about["categories"]
         self.codes = None if categories is None else {value: float(code) for code, value in enumerate(categories)}
 
-    def encode(self, value: Any, row: int) -> float:
-        """A number as it is, a category as its code, a gap as NaN."""
-        if value is None or (isinstance(value, float) and math.isnan(value)):
+    def encode(self, value: Any, row: int, unseen: set[str]) -> float:
+        """A number as it is, a category as its code, a gap as NaN; names of columns go to ``unseen``."""
+        if value is None or (isinstance(value, float) and value != value):
             return math.nan
-        if self.codes is not None:
-            try:
-                found = self.codes.get(value)
-            except TypeError:
-                raise self._refusal(value, row, "a category") from None
-            if found is None:
-                logger.warning("column %r has values not seen at fit: they are treated as missing", self.name)
-                return math.nan
-            return found
-        if not isinstance(value, Real | np.bool_):
-            raise self._refusal(value, row, "a number")
+        if self.codes is None:
+            if type(value) in _NUMBERS or isinstance(value, Real | np.bool_):
+                return value
+            raise _refusal(value, self.name, row, "a number")
         try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isinf(number):
-            raise self._refusal(value, row, "a finite number")
-        return number
+            found = self.codes.get(value)
+        except TypeError:
+            raise _refusal(value, self.name, row, "a category") from None
+        if found is None:
+            unseen.add(self.name)
+            return math.nan
+        return found
 
-    def _refusal(self, value: Any, row: int, expected: str) -> InputError:
-        shown = repr(value) if len(repr(value)) < 40 else type(value).__name__
-        return InputError(f"row {row} has {shown} in column {self.name!r}, where {expected} is expected")
+
+_NUMBERS = frozenset((float, int, bool))
+
+
+def _refusal(value: Any, column: str, row: int, expected: str) -> InputError:
+    shown = repr(value) if len(repr(value)) < 40 else type(value).__name__
+    return InputError(f"row {row} has {shown} in column {column!r}, where {expected} is expected")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from fastshapley.errors import ExportError, InputError
 from fastshapley.files import write_bytes
 from fastshapley.graph import FORMAT, KEY
 from fastshapley.images import ImageSchema
+from fastshapley.networks.mlp import MaskedNetwork
 from fastshapley.objective import normalize
 from fastshapley.optional import require
 from fastshapley.value_functions import Surrogate
@@ -69,8 +71,14 @@ class Graph(nn.Module):
     def _grand(self, rows: Tensor) -> Tensor:
         game = self.game
         assert isinstance(game, Surrogate)
-        everyone = torch.ones(rows.shape[0], 1, game.players, dtype=torch.bool, device=rows.device)
-        return linked(game.link, game.activate(game.network_(rows, everyone)[:, 0])).double()
+        if isinstance(game.network_, MaskedNetwork):
+            raw = game.network_.known(rows)
+        else:
+            everyone = torch.ones(rows.shape[0], 1, game.players, dtype=torch.bool, device=rows.device)
+            raw = game.network_(rows, everyone)[:, 0]
+        if game.scale == "probabilities" and game.link == "identity":
+            return raw.softmax(-1).double()  # one operator, where `activate` has twelve that torch is faster with
+        return linked(game.link, game.activate(raw)).double()
 
 
 def export(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
@@ -90,7 +98,7 @@ def export(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     assert program is not None
     model = program.model_proto
     entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, json.dumps(describe(explainer))
+    entry.key, entry.value = KEY, json.dumps(_finite(describe(explainer)), allow_nan=False)
     data = model.SerializeToString()
     _check(data, graph, inputs, names)
     write_bytes(Path(path), data)
@@ -112,6 +120,15 @@ def describe(explainer: FastSHAP) -> dict[str, Any]:
     if not isinstance(schema, ImageSchema):
         found["ranges"] = _ranges(explainer.reference_.sample)
     return found
+
+
+def _finite(value: Any) -> Any:
+    """With null for what JSON has no word for: a figure that could not be measured."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _ranges(sample: Tensor) -> list[list[float] | None]:

@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fastshapley.errors import InputError
 
 Activation = Literal["relu", "elu", "silu"]
 _MANY = 64  # coalitions of a row
+_LARGEST = torch.finfo(torch.float32).max
 Classes = Literal["free", "mirror", "zero-sum"]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 
@@ -148,18 +150,17 @@ class TableEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         everything = len(self.numbers) == x.shape[1]
-        numbers = x if everything else x[:, self.numbers]
-        standard = ((numbers - self.mean) / self.scale).float().nan_to_num()
-        if self.tails is not None:
-            beyond = standard.abs() / self.tails
-            standard = torch.where(beyond > 1, standard.sign() * self.tails * (1 + beyond.log()), standard)
+        numbers = x if everything else x.index_select(1, self.numbers)
+        standard = ((numbers - self.mean) / self.scale).float()
+        standard = standard.masked_fill(standard.isnan(), 0).clamp(-_LARGEST, _LARGEST)
+        if (tails := self.tails) is not None:
+            standard = standard.clamp(-tails, tails) * (1 + (standard.abs() / tails).clamp(min=1).log())
         parts = [standard]
         if len(self.flags):
-            parts.append(x[:, self.flags].isnan().float())
+            parts.append(x.index_select(1, self.flags).isnan().float())
         if self.table is not None:
-            codes = x[:, self.codes]
-            row = torch.where(codes.isnan(), 0, codes.nan_to_num().long() + self.offset)
-            parts.append(self.table(row).flatten(1))
+            codes = x.index_select(1, self.codes) + self.offset
+            parts.append(self.table(codes.masked_fill(codes.isnan(), 0).long()).flatten(1))
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
@@ -189,6 +190,21 @@ class MaskedNetwork(nn.Module):
         together = torch.cat([encoded[:, None] * shown, member], dim=2)
         result: Tensor = self.body(together.flatten(0, 1))
         return result.unflatten(0, s.shape[:2])
+
+    def known(self, x: Tensor) -> Tensor:
+        """The same when every player is known: x (n, columns) to (n, outputs). It makes for a lean graph."""
+        encoded = self.encoder(x)
+        if not isinstance(self.body, Perceptron):
+            everyone = encoded.new_ones(encoded.shape[0], max(self.owner) + 1)
+            result: Tensor = self.body(torch.cat([encoded, everyone], dim=1))
+            return result
+        first, *rest = self.body.children()
+        assert isinstance(first, nn.Linear)
+        inputs = len(self.player)
+        hidden = functional.linear(encoded, first.weight[:, :inputs], first.bias + first.weight[:, inputs:].sum(1))
+        for layer in rest:
+            hidden = layer(hidden)
+        return hidden
 
     def _by_player(self, encoded: Tensor, member: Tensor) -> Tensor:
         """The same for many coalitions of each row: what a player adds to the first layer is computed once."""

@@ -1,0 +1,135 @@
+"""The models that a server answers for: graphs from files, which may be replaced while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fastshapley.errors import FileFormatError, InputError
+from fastshapley.graph import Graph
+from fastshapley.serving.batching import Batcher
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 1.0  # seconds between two looks at the files
+_EXPORT = 600.0  # seconds that an export may take
+_QUICK = 2e-3  # seconds that a row may take on the event loop
+
+
+@dataclass(frozen=True)
+class Model:
+    """A graph that is answered with: its name, its bytes, and how it is run."""
+
+    name: str
+    graph: Graph
+    data: bytes
+    run: Batcher
+
+
+class Models(Mapping[str, Model]):
+    """The models by name. A file that has changed is read anew; until that has worked, the old one answers.
+
+    ``files`` are graphs (``.onnx``), or explainers that `FastSHAP.save` wrote, which another process exports.
+    ``reloaded`` is told a model's name, and whether it could be read again.
+    """
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        for name in files:
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise InputError(f"a model cannot be called {name!r}: use letters, digits, '.', '_' and '-'")
+        self._files = dict(files)
+        self._seen = {name: _written(file) for name, file in self._files.items()}
+        self._models = {name: read(name, file) for name, file in self._files.items()}
+        self.reloaded: Callable[[str, bool], None] = lambda name, well: None
+
+    @classmethod
+    def from_arguments(cls, arguments: Iterable[str]) -> Models:
+        """The models of the command line: ``FILE``, which gives its name to the model, or ``NAME=FILE``."""
+        files: dict[str, Path] = {}
+        for argument in arguments:
+            name, equals, path = argument.partition("=")
+            file = Path(path if equals else argument)
+            name = name if equals else file.stem
+            if name in files:
+                raise InputError(f"two models are called {name!r}: pass NAME=FILE")
+            files[name] = file
+        return cls(files)
+
+    def __getitem__(self, name: str) -> Model:
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    async def watch(self) -> None:
+        """Read files again that have changed, for ever."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            for name, file in self._files.items():
+                written = _written(file)
+                if written is None or written == self._seen[name]:
+                    continue
+                self._seen[name] = written
+                try:
+                    self._models[name] = await asyncio.to_thread(read, name, file)
+                    logger.info("read %s again", name)
+                except Exception as error:  # whatever it is, the old one goes on
+                    logger.error("%s has changed, and cannot be read: the old one goes on: %s", name, error)
+                    self.reloaded(name, False)
+                else:
+                    self.reloaded(name, True)
+
+
+def read(name: str, file: Path) -> Model:
+    """The model of a graph, or of a saved explainer."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} does not exist, or is no file")
+    data = file.read_bytes() if file.suffix == ".onnx" else _exported(file)
+    graph = Graph(data)
+    return Model(name, graph, data, Batcher(graph, quick=_seconds(graph) < _QUICK))
+
+
+def _exported(file: Path) -> bytes:
+    """The graph of a saved explainer, from a process that ends: this one needs no torch."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder) / "graph.onnx"
+        command = [sys.executable, "-m", "fastshapley", "export", str(file), "--output", str(graph)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT, check=False)
+        if done.returncode:
+            raise FileFormatError(
+                f"{file} cannot be served: {done.stderr.strip().splitlines()[-1:] or 'no reason'}"
+            )
+        return graph.read_bytes()
+
+
+def _seconds(graph: Graph) -> float:
+    """What a row takes, at best of some."""
+    rows, outputs = graph.example()
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        graph(rows, outputs)
+        taken.append(time.perf_counter() - start)
+    return float(np.min(taken))
+
+
+def _written(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

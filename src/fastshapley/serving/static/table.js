@@ -1,0 +1,241 @@
+"use strict";
+
+/* A table's page: a line for each player, with the controls of its columns and the bar of its value. */
+
+/* One column: its control, and the number that the graph takes for it, NaN for a gap. */
+class Column {
+  constructor(about, number, range, changed) {
+    this.name = String(about.key);
+    this.id = `column-${number}`;
+    this.categories = about.categories;
+    this.choices = this.categories ?? (/^bool/.test(about.dtype) ? [false, true] : null);
+    this.integral = /^u?int/i.test(about.inner || about.dtype);
+    this.value = NaN;
+    this.changed = changed;
+    if (this.choices) this.offer();
+    else this.measure(range);
+    for (const control of this.controls) control.setAttribute("data-column", this.name);
+  }
+
+  /* Categories are chosen. */
+  offer() {
+    const options = this.choices.map((choice, code) => make("option", { value: code }, String(choice)));
+    const select = make("select", { id: this.id }, make("option", { value: "" }, "missing"), ...options);
+    select.addEventListener("input", () => this.take(select.value === "" ? NaN : Number(select.value)));
+    this.controls = [select];
+    this.typical = 0;
+    this.show = () => (select.value = Number.isNaN(this.value) ? "" : this.value);
+  }
+
+  /* Numbers are slid, to where nearly all of them lie, or typed; an empty field is a gap. */
+  measure(range) {
+    const [low, middle, high] = range ?? [0, NaN, 0];
+    const step = 10 ** Math.max(this.integral ? 0 : -12, Math.floor(Math.log10((high - low) / 100)));
+    const grain = this.integral ? 1 : high > low ? step : "any";
+    const field = make("input", { type: "number", id: this.id, placeholder: "missing", step: grain });
+    field.addEventListener("input", () => this.take(field.valueAsNumber, field));
+    this.controls = [field];
+    this.typical = this.integral ? Math.round(middle) : Number(middle.toPrecision(4));
+    let slider = null;
+    if (high > low) {
+      const places = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+      const ends = [Math.floor(low / step), Math.ceil(high / step), 1];
+      const [min, max, by] = ends.map((v) => (v * step).toFixed(places));
+      slider = make("input", { type: "range", min, max, step: by, "aria-label": this.name });
+      slider.addEventListener("input", () => this.take(slider.valueAsNumber, slider));
+      this.controls.unshift(slider);
+    }
+    this.show = (source) => {
+      const gap = Number.isNaN(this.value);
+      if (source !== field) field.value = gap ? "" : this.value;
+      if (!slider) return;
+      if (source !== slider) slider.value = gap ? middle : this.value;
+      slider.classList.toggle("missing", gap);
+      slider.setAttribute("aria-valuetext", gap ? "missing" : String(this.value));
+    };
+  }
+
+  take(value, source) {
+    this.value = value;
+    this.show(source);
+    this.changed();
+  }
+
+  /* A value as JSON has it; a category that is not known is a gap. */
+  set(given) {
+    const code = this.categories ? this.categories.indexOf(given) : Number(given);
+    const gap = given === null || given === undefined || !Number.isFinite(code) || (this.categories && code < 0);
+    this.value = gap ? NaN : code;
+    this.show();
+  }
+}
+
+/* One player: its line. */
+class Player {
+  constructor(name, columns) {
+    this.name = name;
+    this.fill = make("span", { class: "fill" });
+    this.whisker = make("span", { class: "whisker" });
+    this.bar = make("div", { class: "bar", role: "img", "data-player": name }, this.fill, this.whisker);
+    this.number = make("span", { class: "number" });
+    const alone = columns.length === 1;
+    const heading = make(alone ? "label" : "span", { class: "name", for: alone && columns[0].id }, name);
+    const controls = columns.map((column) => {
+      const label = alone ? [] : [make("label", { for: column.id }, column.name)];
+      return make("div", { class: column.choices ? "control choice" : "control" }, ...label, ...column.controls);
+    });
+    this.element = make("li", {}, heading, make("div", { class: "controls" }, ...controls), this.bar, this.number);
+  }
+
+  show(value, error, extent, digits) {
+    const place = (v) => 50 + (50 * v) / extent;
+    const span = (element, from, to) => {
+      element.style.left = `${place(from)}%`;
+      element.style.width = `${place(to) - place(from)}%`;
+    };
+    span(this.fill, Math.min(0, value), Math.max(0, value));
+    this.fill.classList.toggle("negative", value < 0);
+    this.whisker.hidden = error === undefined;
+    let words = `${this.name}: ${signed(value, digits)}`;
+    if (error !== undefined) {
+      span(this.whisker, value - LEVEL * error, value + LEVEL * error);
+      words += `, plus or minus ${plain(LEVEL * error, digits)}`;
+      this.bar.dataset.error = error;
+    }
+    this.bar.dataset.value = value;
+    this.bar.setAttribute("aria-label", words);
+    this.number.textContent = signed(value, digits);
+  }
+}
+
+class TableView {
+  constructor(model, place) {
+    const { schema, players, ranges, output_names: outputs } = model.about;
+    this.model = model;
+    this.outputNames = outputs;
+    this.updates = new Updates(model, () => this.inputs(), (result) => this.show(result));
+    const changed = () => this.updates.request();
+    this.columns = schema.columns.map((about, i) => new Column(about, i, ranges?.[i], changed));
+    this.players = players.names.map((name, i) => {
+      return new Player(name, this.columns.filter((_, column) => players.owner[column] === i));
+    });
+    this.outputs = model.needsOutputs ? new Outputs(model, changed) : null;
+    this.chosen = null;  // the output that is explained, once the reader has chosen one
+    this.build(place, players.owner.length ? [] : this.columns);
+    this.choose();
+  }
+
+  build(place, loose) {
+    const numbers = this.model.rows.map((_, i) => make("option", { value: i }, `Row ${i + 1}`));
+    this.row = make("select", { id: "row" }, make("option", { value: "" }, "Typical row"), ...numbers);
+    if (numbers.length) this.row.value = "0";
+    this.row.addEventListener("input", () => this.choose());
+    const again = make("button", { type: "button", id: "again" }, "Reset");
+    again.addEventListener("click", () => this.choose());
+    const names = this.outputNames.map((name, i) => make("option", { value: i }, name));
+    this.output = make("select", { id: "output" }, ...names);
+    this.output.addEventListener("input", () => {
+      this.chosen = Number(this.output.value);
+      this.fresh = true;
+      this.show(this.result);
+    });
+    const outputs = make("div", { class: "line" }, make("label", { for: "output" }, "Explain output"), this.output);
+    outputs.hidden = this.outputNames.length < 2;
+    const choices = make(
+      "div",
+      { class: "choices" },
+      make("div", { class: "line" }, make("label", { for: "row" }, "Start from"), this.row, again),
+      outputs,
+    );
+    const term = (id, tag, words) => {
+      const number = make(tag, { id }), note = make("small", { class: "quiet" });
+      return { element: make("div", { class: "term" }, make("span", {}, words), number, note), number, note };
+    };
+    this.terms = {
+      base: term("base", "b", "base value"),
+      sum: term("sum", "b", `sum of ${this.players.length} values`),
+      prediction: term("prediction", "output", "prediction"),
+    };
+    this.equals = make("span", { class: "sign" }, "=");
+    const { base, sum, prediction } = this.terms;
+    const plus = make("span", { class: "sign" }, "+");
+    const equation = [base.element, plus, sum.element, this.equals, prediction.element];
+    this.scale = make("p", { id: "scale", class: "quiet" }, scaleOf(this.model.about));
+    this.note = make("p", { id: "note", class: "quiet" });
+    this.list = make("ol", { id: "players" });
+    const columns = loose.map((column) => {
+      const label = make("label", { class: "name", for: column.id }, column.name);
+      const control = make("div", { class: "control" }, ...column.controls);
+      return make("li", {}, label, make("div", { class: "controls" }, control));
+    });
+    if (columns.length) place.append(make("ol", { class: "loose" }, ...columns));
+    place.append(choices, ...(this.outputs ? [this.outputs.element] : []));
+    const group = { class: "equation", role: "group", "aria-label": "The sum" };
+    place.append(make("div", group, ...equation, this.scale), this.note, this.list);
+  }
+
+  /* Put in the row that is chosen; lines are put in order by what comes out. */
+  choose() {
+    const given = this.model.rows[this.row.value];
+    for (const column of this.columns) {
+      if (given) column.set(given[column.name]);
+      else column.set(column.choices ? column.choices[column.typical] : column.typical);
+    }
+    this.fresh = true;
+    if (this.outputs) this.outputs.anew = true;
+    this.updates.request();
+  }
+
+  inputs() {
+    const rows = { dims: [1, this.columns.length], data: this.columns.map((column) => column.value) };
+    return this.outputs ? { rows, outputs: this.outputs.tensor() } : { rows };
+  }
+
+  show(result) {
+    const count = this.outputNames.length;
+    if (this.outputs?.anew) {
+      this.outputs.anew = false;
+      this.outputs.start(result.base_values.data);
+      this.updates.request();
+      return;
+    }
+    this.result = result;
+    const predictions = Array.from(result.predictions.data);
+    if (this.fresh) {
+      const highest = predictions.indexOf(Math.max(...predictions));
+      this.shown = this.chosen ?? (count === 2 ? 1 : Math.max(0, highest));
+      this.output.value = this.shown;
+    }
+    const of = (name) => this.players.map((_, i) => result[name].data[i * count + this.shown]);
+    const values = of("shap_values"), errors = result.error_std ? of("error_std") : [];
+    const base = result.base_values.data[this.shown], prediction = predictions[this.shown];
+    const reach = Math.max(...values.map((value, i) => Math.abs(value) + LEVEL * (errors[i] ?? 0)), 1e-12);
+    this.extent = this.fresh ? reach : Math.max(this.extent, reach);  // one scale while values are changed
+    if (this.fresh) {
+      this.digits = digitsFor(Math.max(Math.abs(base), Math.abs(prediction), reach));
+      const order = this.players.map((_, i) => i).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
+      this.list.replaceChildren(...order.map((i) => this.players[i].element));
+    }
+    this.fresh = false;
+    this.players.forEach((player, i) => player.show(values[i], errors[i], this.extent, this.digits));
+    this.add(base, values.reduce((a, b) => a + b, 0), prediction, errors.length > 0);
+  }
+
+  add(base, sum, prediction, whiskers) {
+    const undo = LINKS[this.model.about.link].undo;
+    for (const [name, value] of Object.entries({ base, sum, prediction })) {
+      const { number, note } = this.terms[name];
+      number.dataset.value = value;
+      number.textContent = (name === "sum" ? signed : plain)(value, this.digits);
+      if (undo && name !== "sum") note.textContent = `probability ${Number(undo(value).toPrecision(3))}`;
+    }
+    const off = Math.abs(base + sum - prediction) > 1e-4 * Math.max(1, Math.abs(prediction));
+    this.equals.textContent = off ? "≈" : "=";
+    const several = this.outputNames.length > 1 ? ` “${this.outputNames[this.shown]}”` : "";
+    this.note.textContent = [
+      `Bars to the right raise the prediction${several}, bars to the left lower it.`,
+      whiskers ? "90 % of exact values lie within the whiskers." : "",
+      off ? "This explainer's values were not made to add up to the prediction." : "",
+    ].filter(Boolean).join(" ");
+  }
+}

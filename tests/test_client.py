@@ -1,0 +1,133 @@
+"""A frame goes out, an explanation comes back."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import shap
+from problems import explainer
+from servers import Server, serving
+from small_images import X as IMAGES
+from small_images import explainer as image_explainer
+
+from fastshapley.client import Client
+from fastshapley.errors import InputError, ServerError
+
+pytest.importorskip("uvicorn", reason="needs the serve extra")
+
+
+@pytest.fixture(scope="module")
+def images() -> Any:
+    return image_explainer().fit(IMAGES)
+
+
+@pytest.fixture(scope="module")
+def regression() -> Any:
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    return explainer(lambda rows: rows @ np.array([1.0, -2.0, 0.5])).fit(X), X
+
+
+@pytest.fixture(scope="module")
+def server(
+    exported: Any, images: Any, regression: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    folder: Path = tmp_path_factory.mktemp("client")
+    images.export_onnx(folder / "digits.onnx")
+    regression[0].export_onnx(folder / "regression.onnx")
+    explainer(exported.explainer.model, value_function="baseline").fit(exported.X).export_onnx(
+        folder / "baseline.onnx"
+    )
+    files = [folder / name for name in ("digits.onnx", "regression.onnx", "baseline.onnx")]
+    with serving(exported.graph, *files, "--max-rows", "1000") as running:
+        yield running
+
+
+def assert_same(found: shap.Explanation, expected: shap.Explanation) -> None:
+    for name in ("values", "base_values", "error_std"):
+        left, right = getattr(found, name), getattr(expected, name)
+        assert (left is None) == (right is None), name
+        if left is not None:
+            np.testing.assert_allclose(left, right, atol=1e-5)
+
+
+def test_a_frame_with_categories_and_gaps(server: Server, exported: Any) -> None:
+    X = exported.X[:50]
+    found = Client(server.url, "people").explain(X)
+    expected = exported.explainer(X, errors=True)
+    assert_same(found, expected)
+    assert found.feature_names == expected.feature_names
+    assert found.output_names == expected.output_names
+    np.testing.assert_array_equal(found.data[:, :2], X[["age", "income"]].to_numpy(float))
+    assert found.display_data[0, 2] in ("chef", "clerk", "nurse", None)
+    shap.plots.waterfall(found[0, :, 1], show=False)
+
+
+def test_more_rows_than_the_server_takes_at_once(server: Server, exported: Any) -> None:
+    X = pd.concat([exported.X] * 6, ignore_index=True)
+    client = Client(server.url, "people")
+    np.testing.assert_allclose(client.explain(X).values[-400:], exported.explainer(exported.X).values, atol=1e-5)
+    np.testing.assert_allclose(client.predict(X)[:400], client.predict(exported.X))
+
+
+def test_arrays_and_one_output(server: Server, regression: Any) -> None:
+    fitted, X = regression
+    found = Client(server.url, "regression").explain(X[:9])
+    assert found.values.shape == (9, 3)
+    assert_same(found, fitted(X[:9], errors=fitted.errors_ is not None))
+    np.testing.assert_array_equal(found.data, X[:9])
+
+
+def test_images(server: Server, images: Any) -> None:
+    found = Client(server.url, "digits").explain(IMAGES[:3])
+    expected = images(IMAGES[:3])
+    np.testing.assert_allclose(found.values, expected.values, atol=1e-5)
+    np.testing.assert_allclose(found.data, expected.data)
+    shap.image_plot(found, show=False)
+
+
+def test_a_game_of_the_model(server: Server, exported: Any) -> None:
+    X, client = exported.X[:5], Client(server.url, "baseline")
+    outputs = exported.explainer.model.predict_proba(X)
+    found = client.explain(X, outputs)
+    np.testing.assert_allclose(found.values.sum(1) + found.base_values, outputs, atol=1e-5)
+    with pytest.raises(InputError, match="answered 400: this model's values need its outputs too"):
+        client.explain(X)
+
+
+def test_models(server: Server) -> None:
+    assert Client(server.url, "people").models() == ["baseline", "digits", "people", "regression"]
+    with pytest.raises(InputError, match="pass model=: the server has"):
+        Client(server.url)
+    with pytest.raises(ServerError, match="answered 404: there is no such model"):
+        Client(server.url, "no body").explain(pd.DataFrame({"a": [1]}))
+
+
+def test_what_the_server_refuses_is_told(server: Server, exported: Any) -> None:
+    with pytest.raises(InputError, match="row 0 lacks the column \\['job'\\]"):
+        Client(server.url, "people").explain(exported.X[:1].drop(columns="job"))
+    with pytest.raises(InputError, match="X has no rows"):
+        Client(server.url, "people").explain(exported.X[:0])
+    with pytest.raises(InputError, match="X must be a table or images"):
+        Client(server.url, "people").explain(np.zeros(5))
+
+
+def test_a_token_and_one_model(exported: Any) -> None:
+    with serving(exported.graph, environment={"FASTSHAPLEY_TOKEN": "open"}) as server:
+        assert Client(server.url, token="open").model == "people"
+        with pytest.raises(ServerError, match="answered 401: a bearer token is needed"):
+            Client(server.url)
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ServerError, match="does not answer"):
+        Client(f"http://127.0.0.1:{port}", "people").explain(np.zeros((1, 2)))
+    with pytest.raises(InputError, match="url must begin with http"):
+        Client("file:///etc/passwd")
