@@ -1,0 +1,114 @@
+"""Servers that `serving.py` measures ours against: ``python benchmarks/serving_peers.py NAME PORT FOLDER``.
+
+The folder holds census.onnx, the model as model.joblib, some of its rows as rows.json and an answer.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+PATH = "/v1/models/{name}:explain"
+
+
+def empty(folder: Path) -> Any:
+    """Reads the body and sends an answer that it has: what the stack costs by itself."""
+    answer = (folder / "answer.json").read_bytes()
+
+    async def send(request: Request) -> Response:
+        await request.body()
+        return Response(answer, media_type="application/json")
+
+    return Starlette(routes=[Route(PATH, send, methods=["POST"])])
+
+
+def ours(folder: Path) -> Any:
+    from fastshapley.serving.app import create_app
+    from fastshapley.serving.models import Models
+
+    return create_app(Models({"census": folder / "census.onnx"}))
+
+
+def without_network(folder: Path) -> Any:
+    """Ours, with an answer that is there already instead of a run of the graph."""
+    from dataclasses import replace
+
+    from fastshapley.serving import models
+    from fastshapley.serving.app import create_app
+    from fastshapley.serving.batching import Batcher
+
+    read = models.read
+
+    def stubbed(name: str, file: Path) -> models.Model:
+        model = read(name, file)
+        row, outputs = model.graph.example()
+        found = model.graph(row, outputs)
+
+        def repeat(rows: Any) -> Any:
+            return {key: value.repeat(len(rows), 0) for key, value in found.items()}
+
+        return replace(model, run=Batcher(repeat))
+
+    models.read = stubbed  # type: ignore[assignment]
+    return create_app(models.Models({"census": folder / "census.onnx"}))
+
+
+def peer(folder: Path, kind: str) -> Any:
+    """What people build: FastAPI around one of shap's explainers of the model, made once."""
+    import joblib
+    import numpy as np
+    import pandas as pd
+    import shap
+    from fastapi import FastAPI
+    from pydantic import BaseModel
+
+    model = joblib.load(folder / "model.joblib")
+    background = pd.DataFrame(json.loads((folder / "rows.json").read_text()))
+    if kind == "tree":
+        explainer = shap.TreeExplainer(model)
+    else:
+        columns = list(background.columns)
+
+        def predict(rows: Any) -> Any:
+            return model.predict_proba(pd.DataFrame(rows, columns=columns))
+
+        explainer = shap.KernelExplainer(predict, background)
+
+    class Body(BaseModel):
+        instances: list[dict[str, float]]
+
+    app = FastAPI()
+
+    @app.post(PATH)
+    def explain(name: str, body: Body) -> dict[str, Any]:
+        X = pd.DataFrame(body.instances)
+        options = {} if kind == "tree" else {"silent": True}
+        values = np.asarray(explainer.shap_values(X, **options))
+        return {"shap_values": values.tolist(), "predictions": model.predict_proba(X).tolist()}
+
+    explain.__annotations__["body"] = Body  # this module's annotations are text, which FastAPI cannot look up here
+    return app
+
+
+APPS = {
+    "empty": empty,
+    "ours": ours,
+    "without network": without_network,
+    "tree": lambda folder: peer(folder, "tree"),
+    "kernel": lambda folder: peer(folder, "kernel"),
+}
+
+if __name__ == "__main__":
+    name, port, folder, stack = sys.argv[1:]
+    http, loop = ("h11", "asyncio") if stack == "plain" else ("httptools", "uvloop")
+    app = APPS[name](Path(folder))
+    options: Any = {"http": http, "loop": loop, "log_level": "error", "access_log": False}
+    uvicorn.run(app, host="127.0.0.1", port=int(port), **options)
