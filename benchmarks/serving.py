@@ -229,7 +229,7 @@ def kserve() -> Any:
         subprocess.run([python, "-m", "pip", "install", "--quiet", "kserve"], check=True)
     rows = json.loads((FOLDER / "rows.json").read_text())[:5]
     with running("serve", "quick") as url:
-        command = [python, "-c", KSERVE, url, json.dumps(rows)]
+        command = [str(python), "-c", KSERVE, url, json.dumps(rows)]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         said = json.loads(text.splitlines()[-1])
     expected = FastSHAP.load(FOLDER / "census.fastshap")(load_census().X_test[:5]).values

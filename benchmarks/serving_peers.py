@@ -3,13 +3,14 @@
 The folder holds census.onnx, the model as model.joblib, some of its rows as rows.json and an answer.json.
 """
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import joblib
+import numpy as np
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -50,21 +51,20 @@ def without_network(folder: Path) -> Any:
     def stubbed(name: str, file: Path) -> models.Model:
         model = read(name, file)
         row, outputs = model.graph.example()
-        found = model.graph(row, outputs)
+        found = {**model.graph(row, outputs), "finite": np.ones(1, dtype=bool)}
 
         def repeat(rows: Any) -> Any:
             return {key: value.repeat(len(rows), 0) for key, value in found.items()}
 
         return replace(model, run=Batcher(repeat))
 
-    models.read = stubbed  # type: ignore[assignment]
+    models.read = stubbed
     return create_app(models.Models({"census": folder / "census.onnx"}))
 
 
 def peer(folder: Path, kind: str) -> Any:
     """What people build: FastAPI around one of shap's explainers of the model, made once."""
-    import joblib
-    import numpy as np
+
     import pandas as pd
     import shap
     from fastapi import FastAPI
@@ -94,11 +94,10 @@ def peer(folder: Path, kind: str) -> Any:
         values = np.asarray(explainer.shap_values(X, **options))
         return {"shap_values": values.tolist(), "predictions": model.predict_proba(X).tolist()}
 
-    explain.__annotations__["body"] = Body  # this module's annotations are text, which FastAPI cannot look up here
     return app
 
 
-APPS = {
+APPS: dict[str, Callable[[Path], Any]] = {
     "empty": empty,
     "ours": ours,
     "without network": without_network,

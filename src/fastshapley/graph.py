@@ -62,6 +62,7 @@ class Graph:
         else:
             self.image_shape = tuple(schema["shape"])
         self.columns = [column.name for column in self._columns]
+        self._coded = [place for place, column in enumerate(self._columns) if column.codes is not None]
         self.players: list[str] = list(self.about["players"]["names"])
         self.output_names: list[str] = list(self.about["output_names"])
         self.report: dict[str, Any] | None = self.about["report"]
@@ -154,7 +155,11 @@ class Graph:
             raise InputError(f"row {number} has {len(row)} values where {len(self._columns)} are expected")
         else:
             values = list(row)
-        return [column.encode(value, number, unseen) for column, value in zip(self._columns, values, strict=True)]
+        for place in self._coded:
+            values[place] = self._columns[place].encode(values[place], number, unseen)
+        if not _NUMBERS.issuperset(map(type, values)):  # what is left are numbers of other kinds, or none
+            values = [column.number(value, number) for column, value in zip(self._columns, values, strict=True)]
+        return values
 
 
 class _Column:
@@ -166,13 +171,10 @@ class _Column:
         self.codes = None if categories is None else {value: float(code) for code, value in enumerate(categories)}
 
     def encode(self, value: Any, row: int, unseen: set[str]) -> float:
-        """A number as it is, a category as its code, a gap as NaN; names of columns go to ``unseen``."""
+        """The code of a category, NaN for a gap and for a value that was not there, whose column is then unseen."""
+        assert self.codes is not None
         if value is None or (isinstance(value, float) and value != value):
             return math.nan
-        if self.codes is None:
-            if type(value) in _NUMBERS or isinstance(value, Real | np.bool_):
-                return value
-            raise _refusal(value, self.name, row, "a number")
         try:
             found = self.codes.get(value)
         except TypeError:
@@ -182,8 +184,16 @@ class _Column:
             return math.nan
         return found
 
+    def number(self, value: Any, row: int) -> float:
+        """A number of whatever kind, NaN for a gap."""
+        if value is None:
+            return math.nan
+        if not isinstance(value, Real | np.bool_):
+            raise _refusal(value, self.name, row, "a number")
+        return float(value)
 
-_NUMBERS = frozenset((float, int, bool))
+
+_NUMBERS = frozenset((float, int, bool, type(None)))  # which an array of floats takes as they are
 
 
 def _refusal(value: Any, column: str, row: int, expected: str) -> InputError:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -77,9 +76,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        watch = asyncio.create_task(models.watch())
+        tasks = [asyncio.create_task(models.watch()), asyncio.create_task(service.stop_the_late())]
         yield
-        watch.cancel()
+        for task in tasks:
+            task.cancel()
 
     files = static_files()
     routes = [
@@ -124,6 +124,8 @@ class Service:
         self.models, self.limits, self._rows = models, limits, rows
         self.metrics = Metrics()
         models.reloaded = self.metrics.reload
+        self._running: dict[asyncio.Task[Any], float] = {}  # since when
+        self._late: set[asyncio.Task[Any]] = set()
         self._token = None if token is None else f"Bearer {token}".encode()
 
     # What every request goes through
@@ -144,21 +146,28 @@ class Service:
         """A handler whose failures are answered, within the time that there is, and which is counted."""
 
         async def answered(request: Request) -> Response:
-            start = time.perf_counter()
+            start, task = time.perf_counter(), asyncio.current_task()
+            assert task is not None
+            self._running[task] = start
             try:
-                async with asyncio.timeout(self.limits.seconds):
-                    response = await handler(request)
+                response = await handler(request)
             except Refusal as refusal:
                 response = _refused(refusal.status, str(refusal))
             except InputError as error:
                 response = _refused(400, str(error))
-            except TimeoutError:
+            except asyncio.CancelledError:
+                if task not in self._late:
+                    raise
+                task.uncancel()
                 response = _refused(408, f"the request took more than {self.limits.seconds:g} seconds")
             except ClientDisconnect:
                 response = _refused(400, "the client left")
             except Exception:
                 logger.exception("a request failed")
                 response = _refused(500, "internal error")
+            finally:
+                del self._running[task]
+                self._late.discard(task)
             seconds = time.perf_counter() - start
             model = request.path_params.get("name", "")
             known = model if model in self.models else ""  # clients make up names, which are not to fill the memory
@@ -168,6 +177,15 @@ class Service:
             return response
 
         return answered
+
+    async def stop_the_late(self) -> None:
+        """Cancel requests that take too long, for ever: one look now and then, not a timer for each."""
+        while True:
+            await asyncio.sleep(min(1.0, self.limits.seconds / 4))
+            latest = time.perf_counter() - self.limits.seconds
+            for task in [task for task, start in self._running.items() if start < latest]:
+                self._late.add(task)
+                task.cancel()
 
     async def body(self, request: Request) -> bytes:
         """The body, no longer than it may be."""
@@ -194,7 +212,7 @@ class Service:
         if len(arrays[0]) > self.limits.rows:
             raise Refusal(413, f"there are {len(arrays[0])} rows, and {self.limits.rows} are the most")
         found = await model.run(*arrays)
-        if not (np.isfinite(found["shap_values"]).all() and np.isfinite(found["predictions"]).all()):
+        if not found.pop("finite").all():
             raise InputError("a row has numbers so far from those at fit that the network overflows")
         self.metrics.rows(model.name, len(arrays[0]))
         return found
@@ -318,7 +336,7 @@ def _log(request: Request, response: Response, action: str, seconds: float) -> N
     level = logging.WARNING if response.status_code >= 400 else logging.DEBUG
     fields = {
         "action": action,
-        "path": request.url.path,
+        "path": request.scope["path"],
         "status": response.status_code,
         "milliseconds": round(1e3 * seconds, 3),
         "client": request.client.host if request.client else None,

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastshapley.graph import Array
 
-Results = dict[str, Array]
+Results = dict[str, NDArray[Any]]
 TOGETHER = 256  # rows of one run
 
 

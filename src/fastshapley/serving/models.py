@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from fastshapley.errors import FileFormatError, InputError
-from fastshapley.graph import Graph
-from fastshapley.serving.batching import Batcher
+from fastshapley.graph import Array, Graph
+from fastshapley.serving.batching import Batcher, Results
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,15 @@ def read(name: str, file: Path) -> Model:
         raise FileNotFoundError(f"{file} does not exist, or is no file")
     data = file.read_bytes() if file.suffix == ".onnx" else _exported(file)
     graph = Graph(data)
-    return Model(name, graph, data, Batcher(graph, quick=_seconds(graph) < _QUICK))
+
+    def compute(*arrays: Array) -> Results:
+        """The graph's results, and for each row whether they are numbers."""
+        found: Results = dict(graph(*arrays))
+        values, predictions = found["shap_values"], found["predictions"]
+        found["finite"] = np.isfinite(values).all((1, 2)) & np.isfinite(predictions).all(1)
+        return found
+
+    return Model(name, graph, data, Batcher(compute, quick=_seconds(graph) < _QUICK))
 
 
 def _exported(file: Path) -> bytes:
