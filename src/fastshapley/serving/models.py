@@ -104,8 +104,8 @@ def read(name: str, file: Path) -> Model:
     def compute(*arrays: Array) -> Results:
         """The graph's results, and for each row whether they are numbers."""
         found: Results = dict(graph(*arrays))
-        values, predictions = found["shap_values"], found["predictions"]
-        found["finite"] = np.isfinite(values).all((1, 2)) & np.isfinite(predictions).all(1)
+        values, predictions = (np.isfinite(found[name]) for name in ("shap_values", "predictions"))
+        found["finite"] = np.asarray(values.all((1, 2)) & predictions.all(1))
         return found
 
     return Model(name, graph, data, Batcher(compute, quick=_seconds(graph) < _QUICK))
