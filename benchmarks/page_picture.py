@@ -28,7 +28,7 @@ def main() -> None:
     data = load_census("names")
     encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-1)
     model = make_pipeline(encoder, HistGradientBoostingClassifier(random_state=0)).fit(data.X_train, data.y_train)
-    explainer = FastSHAP(model, link="logit", random_state=0).fit(data.X_train)
+    explainer = FastSHAP(model, link="logit", random_state=0, progress=False).fit(data.X_train)
     print(explainer.report_)
     explainer.export_onnx(FOLDER / "census.onnx")
     rows = json.loads(data.X_test[:20].to_json(orient="records"))
