@@ -63,8 +63,11 @@ def test_a_frame_with_categories_and_gaps(server: Server, exported: Any) -> None
     assert_same(found, expected)
     assert found.feature_names == expected.feature_names
     assert found.output_names == expected.output_names
-    np.testing.assert_array_equal(found.data[:, :2], X[["age", "income"]].to_numpy(float))
-    assert found.display_data[0, 2] in ("chef", "clerk", "nurse", None)
+    np.testing.assert_array_equal(found.data, expected.data)
+    np.testing.assert_array_equal(found.display_data[:, 2:4], expected.display_data[:, 2:4])
+    turned = Client(server.url, "people").explain(X[X.columns[::-1]])
+    np.testing.assert_array_equal(turned.data, found.data)
+    assert_same(turned, found)
     shap.plots.waterfall(found[0, :, 1], show=False)
 
 
@@ -73,6 +76,20 @@ def test_more_rows_than_the_server_takes_at_once(server: Server, exported: Any) 
     client = Client(server.url, "people")
     np.testing.assert_allclose(client.explain(X).values[-400:], exported.explainer(exported.X).values, atol=1e-5)
     np.testing.assert_allclose(client.predict(X)[:400], client.predict(exported.X))
+
+
+def test_a_server_that_takes_less_at_once(exported: Any) -> None:
+    with serving(exported.graph, "--max-body", "3000") as server:
+        client = Client(server.url)
+        found = client.explain(exported.X[:100])
+        np.testing.assert_allclose(found.values, exported.explainer(exported.X[:100]).values, atol=1e-5)
+    with serving(exported.graph, "--max-body", "50") as server, pytest.raises(ServerError, match="answered 413"):
+        Client(server.url).explain(exported.X[:2])
+
+
+def test_a_refusal_of_a_large_body_is_heard(server: Server) -> None:
+    with pytest.raises(ServerError, match="answered 404: there is no such model"):
+        Client(server.url, "nobody").explain(np.random.default_rng(0).normal(size=(1000, 90)))
 
 
 def test_arrays_and_one_output(server: Server, regression: Any) -> None:
@@ -95,6 +112,7 @@ def test_a_game_of_the_model(server: Server, exported: Any) -> None:
     X, client = exported.X[:5], Client(server.url, "baseline")
     outputs = exported.explainer.model.predict_proba(X)
     found = client.explain(X, outputs)
+    np.testing.assert_allclose(client.predict(X, outputs), outputs)
     np.testing.assert_allclose(found.values.sum(1) + found.base_values, outputs, atol=1e-5)
     with pytest.raises(InputError, match="answered 400: this model's values need its outputs too"):
         client.explain(X)
@@ -115,11 +133,17 @@ def test_what_the_server_refuses_is_told(server: Server, exported: Any) -> None:
         Client(server.url, "people").explain(exported.X[:0])
     with pytest.raises(InputError, match="X must be a table or images"):
         Client(server.url, "people").explain(np.zeros(5))
+    with pytest.raises(InputError, match="X has something that JSON has no word for"):
+        Client(server.url, "regression").explain(np.full((1, 3), np.inf))
+    with pytest.raises(InputError, match="X has columns of the same name"):
+        Client(server.url, "people").explain(pd.concat([exported.X, exported.X], axis=1))
+    with pytest.raises(InputError, match="outputs has 2 rows where X has 5"):
+        Client(server.url, "baseline").explain(exported.X[:5], np.zeros((2, 2)))
 
 
 def test_a_token_and_one_model(exported: Any) -> None:
-    with serving(exported.graph, environment={"FASTSHAPLEY_TOKEN": "open"}) as server:
-        assert Client(server.url, token="open").model == "people"
+    with serving(exported.graph, environment={"FASTSHAPLEY_TOKEN": "sésame\n"}) as server:
+        assert Client(server.url, token="sésame").model == "people"
         with pytest.raises(ServerError, match="answered 401: a bearer token is needed"):
             Client(server.url)
 

@@ -135,6 +135,11 @@ def test_an_example_is_a_row_in_the_middle(graph: Graph, table: Any) -> None:
     assert np.isfinite(graph(row)["shap_values"]).all()
 
 
+def test_a_graph_does_not_tell_where_it_was_made(path: Path) -> None:
+    for word in (b'File "', b"site-packages", b"/src/", b"stack_trace"):
+        assert word not in path.read_bytes()
+
+
 def test_bytes_of_a_graph_are_one_too(graph: Graph, path: Path) -> None:
     same = Graph(path.read_bytes())
     assert same.about == graph.about

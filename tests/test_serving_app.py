@@ -182,6 +182,14 @@ def test_its_own_description_has_examples_that_work(server: Server) -> None:
     assert row["properties"]["job"]["examples"] == ["chef", "clerk", "nurse"]
 
 
+def test_it_answers_to_its_own_names(server: Server, locked: Server) -> None:
+    for name in ("localhost", f"127.0.0.1:{server.port}", "[::1]:80"):
+        assert server.ask("/v1/models", headers={"Host": name})[0] == 200
+    status, found = server.ask("/v1/models", headers={"Host": "evil.example"})
+    assert (status, found["error"][:23]) == (421, "this server answers to ")
+    assert locked.ask("/v2/health/ready", headers={"Host": "evil.example"})[0] == 200  # a token is enough
+
+
 def test_no_other_site_may_use_it(server: Server) -> None:
     connection = server.connect()
     connection.request("GET", "/v1/models", headers={"Origin": "https://example.org"})

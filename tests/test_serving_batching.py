@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,17 +117,33 @@ def test_a_slow_graph_takes_what_has_gathered_when_it_is_free() -> None:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_a_failure_reaches_everyone_and_the_next_are_answered(quick: bool) -> None:
-    async def main() -> None:
-        def compute(rows: Array) -> Results:
-            if (rows < 0).any():
-                raise ValueError("negative")
-            return {"doubled": 2 * rows}
+def test_a_failure_is_its_own_requests_and_the_next_are_answered(quick: bool) -> None:
+    def compute(rows: Array) -> Results:
+        if (rows < 0).any():
+            raise ValueError("negative")
+        return {"doubled": 2 * rows}
 
+    async def main() -> None:
         run = Batcher(compute, quick=quick)
-        found = await asyncio.gather(run(row(1)), run(row(-1)), return_exceptions=True)
-        if quick:
-            assert [str(error) for error in found] == ["negative", "negative"]
+        good, bad = await asyncio.gather(run(row(1)), run(row(-1)), return_exceptions=True)
+        assert isinstance(good, dict)
+        np.testing.assert_array_equal(good["doubled"], row(2))
+        assert isinstance(bad, ValueError)
+        np.testing.assert_array_equal((await run(row(2)))["doubled"], row(4))
+
+    asyncio.run(main())
+
+
+def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        run = Batcher(Doubler(), quick=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(run._pool, "submit", none)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await run(row(1))
         np.testing.assert_array_equal((await run(row(2)))["doubled"], row(4))
 
     asyncio.run(main())

@@ -99,6 +99,18 @@ def test_ten_thousand_malformed_bodies(server: Server, exported: Any) -> None:
     assert [entry for entry in server.log if "trace" in entry] == []
 
 
+def test_an_error_does_not_repeat_all_that_came(server: Server) -> None:
+    long = "x" * 1_000_000
+    tensor = {"name": "rows", "shape": [1, 5], "datatype": long, "data": [0] * 5}
+    for path, body in ((INFER, {"inputs": [tensor]}), (EXPLAIN, {"instances": [{long: 1}]})):
+        status, found = server.ask(path, body)
+        assert status == 400
+        assert len(found["error"]) < 2000
+    outputs = [{"name": "shap_values"}] * 10_000
+    status, found = server.ask(INFER, {"inputs": [{**tensor, "datatype": "FP64"}], "outputs": outputs})
+    assert (status, found["error"][:11]) == (400, "outputs are")
+
+
 def test_what_the_description_promises_holds(server: Server) -> None:
     """schemathesis draws requests from the OpenAPI document, as it says they are and as it says they are not."""
     schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")

@@ -22,8 +22,11 @@ def test_graphs_and_saved_explainers_are_the_same_model(exported: Any) -> None:
     np.testing.assert_array_equal(graph(row)["shap_values"], saved(row)["shap_values"])
 
 
-def test_names(exported: Any) -> None:
+def test_names(exported: Any, tmp_path: Path) -> None:
     assert sorted(Models.from_arguments([str(exported.graph), f"other={exported.graph}"])) == ["other", "people"]
+    odd = tmp_path / "rate=0.1.onnx"
+    shutil.copy(exported.graph, odd)
+    assert list(Models.from_arguments([f"people={odd}"])) == ["people"]
     with pytest.raises(InputError, match="two models are called 'people'"):
         Models.from_arguments([str(exported.graph), str(exported.saved)])
     with pytest.raises(InputError, match="a model cannot be called 'a/b'"):
@@ -68,7 +71,8 @@ def test_a_changed_file_is_read_again_and_a_bad_one_is_not(
         shutil.copy(exported.graph, file)
         await until(2)
         assert models["people"] is not first
-        watch.cancel()
+        await models.close()
+        await watch
 
     asyncio.run(main())
     assert told == [("people", False), ("people", True)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import fastshapley
 from fastshapley.errors import ExportError, FileFormatError, InputError, ModelError, TrainingError
@@ -42,16 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="what FastSHAP.save or export wrote; its name is the model's",
     )
     serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: this machine alone)")
-    serve.add_argument("--port", type=int, default=8080, help="default: 8080; 0 takes a free one")
+    serve.add_argument("--port", type=_port, default=8080, help="default: 8080; 0 takes a free one")
     serve.add_argument(
         "--token-file", type=Path, help="a file with the bearer token to ask for (or $FASTSHAPLEY_TOKEN holds it)"
     )
     serve.add_argument(
         "--origin", action="append", default=[], help="whose pages may use it, such as https://example.org (repeat)"
     )
-    serve.add_argument("--max-body", type=int, metavar="BYTES", help="the most of a body (default: 16,000,000)")
-    serve.add_argument("--max-rows", type=int, metavar="ROWS", help="the most of a request (default: 10,000)")
-    serve.add_argument("--timeout", type=float, metavar="SECONDS", help="the most of a request (default: 30)")
+    serve.add_argument("--max-body", type=_whole, metavar="BYTES", help="the most of a body (default: 8,000,000)")
+    serve.add_argument("--max-rows", type=_whole, metavar="ROWS", help="the most of a request (default: 10,000)")
+    serve.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="the most of a request (default: 30)")
     serve.add_argument("--log-requests", action="store_true", help="log every request, not only those that fail")
     serve.set_defaults(run=_serve)
 
@@ -108,6 +110,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result
 
 
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, and is {text!r}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, and is {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"must be seconds from 0.1 to 86400, and is {text!r}")
+    return seconds
+
+
 def _demo(options: argparse.Namespace) -> int:
     from fastshapley import demo, image_demo
 
@@ -138,18 +162,28 @@ def _serve(options: argparse.Namespace) -> int:
     from fastshapley.serving.app import Limits, create_app
     from fastshapley.serving.models import Models
     from fastshapley.serving.rows import by_model
-    from fastshapley.serving.server import serve
+    from fastshapley.serving.server import is_loopback, serve
 
     given = {"body": options.max_body, "rows": options.max_rows, "seconds": options.timeout}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
     models = Models.from_arguments(options.files)
     token = os.environ.get("FASTSHAPLEY_TOKEN")
     if options.token_file is not None:
-        token = options.token_file.read_text(encoding="utf-8").strip()
+        token = options.token_file.read_text(encoding="utf-8")
+    token = None if token is None else token.strip()
     if token == "":
         raise InputError("the token is empty: fill its file, or leave it out")
     rows = by_model(options.rows, {name: model.graph for name, model in models.items()})
-    app = create_app(models, limits=limits, token=token, origins=options.origin, rows=rows)
+    hosts = None
+    if token is None and is_loopback(options.host):
+        hosts = [
+            "localhost",
+            "127.0.0.1",
+            "[::1]",
+            options.host,
+            *(urlsplit(o).hostname or "" for o in options.origin),
+        ]
+    app = create_app(models, limits=limits, token=token, origins=options.origin, hosts=hosts, rows=rows)
     serve(app, options.host, options.port, patience=limits.seconds, log_requests=options.log_requests)
     return 0
 

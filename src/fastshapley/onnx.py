@@ -97,11 +97,21 @@ def export(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
         )
     assert program is not None
     model = program.model_proto
+    _forget_where_it_was_made(model)
     entry = model.metadata_props.add()
     entry.key, entry.value = KEY, json.dumps(_finite(describe(explainer)), allow_nan=False)
     data = model.SerializeToString()
     _check(data, graph, inputs, names)
     write_bytes(Path(path), data)
+
+
+def _forget_where_it_was_made(model: Any) -> None:
+    """Without the traces that torch leaves on each node: they name files and folders of this machine."""
+    for part in (model.graph, *model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    for tensor in model.graph.initializer:
+        del tensor.metadata_props[:]
 
 
 def describe(explainer: FastSHAP) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 requests_log = logging.getLogger("fastshapley.requests")
 
 _SMALL = 64 * 1024  # bytes of a body that is read on the event loop
+_LARGE = 2  # larger ones that are worked on at a time
+_LONGEST = 1000  # characters of an error
 _POLICY = {
     "content-security-policy": "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -43,13 +46,15 @@ _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 Handler = Callable[[Request], Awaitable[Response]]
+Write = Callable[[Results], dict[str, Any]]
+Read = Callable[[Any, Model], tuple[tuple[Array, ...], Write]]
 
 
 @dataclass(frozen=True)
 class Limits:
     """What a request may be: bytes of its body, rows, and seconds until it is answered."""
 
-    body: int = 16_000_000
+    body: int = 8_000_000
     rows: int = 10_000
     seconds: float = 30.0
 
@@ -68,18 +73,24 @@ def create_app(
     limits: Limits | None = None,
     token: str | None = None,
     origins: Sequence[str] = (),
+    hosts: Sequence[str] | None = None,
     rows: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> Starlette:
-    """The application. ``origins`` are those whose pages may use it; ``rows`` are shown on the page, by model."""
-    service = Service(models, limits or Limits(), token, rows or {})
+    """The application. ``origins`` are those whose pages may use it; ``rows`` are shown on the page, by model.
+
+    ``hosts`` are the names it answers to, by default all: a page whose name is made to lead here has another one.
+    """
+    service = Service(models, limits or Limits(), token, hosts, rows or {})
     open_, guarded = service.open, service.guarded
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(models.watch()), asyncio.create_task(service.stop_the_late())]
+        app.state.service = service
+        watch, late = asyncio.create_task(models.watch()), asyncio.create_task(service.stop_the_late())
         yield
-        for task in tasks:
-            task.cancel()
+        late.cancel()
+        await models.close()
+        await watch
 
     files = static_files()
     routes = [
@@ -119,14 +130,21 @@ class Service:
     """The handlers, and what they share."""
 
     def __init__(
-        self, models: Models, limits: Limits, token: str | None, rows: Mapping[str, Sequence[Mapping[str, Any]]]
+        self,
+        models: Models,
+        limits: Limits,
+        token: str | None,
+        hosts: Sequence[str] | None,
+        rows: Mapping[str, Sequence[Mapping[str, Any]]],
     ) -> None:
-        self.models, self.limits, self._rows = models, limits, rows
+        self.models, self.limits, self._hosts, self._rows = models, limits, hosts, rows
         self.metrics = Metrics()
         models.reloaded = self.metrics.reload
         self._running: dict[asyncio.Task[Any], float] = {}  # since when
         self._late: set[asyncio.Task[Any]] = set()
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._large = asyncio.Semaphore(_LARGE)
+        self._token = None if token is None else token.encode()
+        self.stopping = False
 
     # What every request goes through
 
@@ -135,8 +153,9 @@ class Service:
         token = self._token
 
         async def allowed(request: Request) -> Response:
-            given = request.headers.get("authorization", "").encode("latin-1")
-            if token is not None and not hmac.compare_digest(given, token):
+            scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            right = token is not None and hmac.compare_digest(given.strip().encode("latin-1"), token)
+            if scheme.lower() != "bearer" or not right:
                 raise Refusal(401, "a bearer token is needed")
             return await handler(request)
 
@@ -150,21 +169,12 @@ class Service:
             assert task is not None
             self._running[task] = start
             try:
-                response = await handler(request)
-            except Refusal as refusal:
-                response = _refused(refusal.status, str(refusal))
-            except InputError as error:
-                response = _refused(400, str(error))
+                response = await self._tried(handler, request)
             except asyncio.CancelledError:
                 if task not in self._late:
                     raise
                 task.uncancel()
                 response = _refused(408, f"the request took more than {self.limits.seconds:g} seconds")
-            except ClientDisconnect:
-                response = _refused(400, "the client left")
-            except Exception:
-                logger.exception("a request failed")
-                response = _refused(500, "internal error")
             finally:
                 del self._running[task]
                 self._late.discard(task)
@@ -177,6 +187,39 @@ class Service:
             return response
 
         return answered
+
+    async def _tried(self, handler: Handler, request: Request) -> Response:
+        """The handler's response, or one that says what went wrong."""
+        try:
+            try:
+                if self._hosts is not None and _host(request) not in self._hosts:
+                    raise Refusal(421, f"this server answers to {', '.join(self._hosts)}")
+                return await handler(request)
+            except kserve.TooManyRows as error:
+                return _refused(413, str(error))
+            except InputError as error:
+                return _refused(400, str(error))
+            except Refusal as refusal:
+                response = _refused(refusal.status, str(refusal))
+                if not await self._rest_is_read(request):
+                    response.headers["connection"] = "close"
+                return response
+        except ClientDisconnect:
+            return _refused(400, "the client left")
+        except Exception:
+            logger.exception("a request failed")
+            return _refused(500, "internal error")
+
+    async def _rest_is_read(self, request: Request) -> bool:
+        """Read what is left of a body, within limits: many clients look for an answer when they have sent all."""
+        size, more = 0, request.method == "POST" and not request.scope.get("read", False)
+        if more and _promised(request) > 2 * self.limits.body:
+            return False
+        while more and size <= self.limits.body:
+            message = await request.receive()
+            size += len(message.get("body", b""))
+            more = message.get("more_body", False)
+        return not more
 
     async def stop_the_late(self) -> None:
         """Cancel requests that take too long, for ever: one look now and then, not a timer for each."""
@@ -197,6 +240,7 @@ class Service:
             part: bytes = message.get("body", b"")
             more = message.get("more_body", False)
             size += len(part)
+            request.scope["read"] = not more
             if size > self.limits.body or (more and _promised(request) > self.limits.body):
                 raise Refusal(413, f"the body has more than {self.limits.body} bytes")
             parts.append(part)
@@ -208,33 +252,34 @@ class Service:
         except KeyError:
             raise Refusal(404, f"there is no such model; there are {sorted(self.models)}") from None
 
-    async def computed(self, model: Model, arrays: tuple[Array, ...]) -> Results:
-        if len(arrays[0]) > self.limits.rows:
-            raise Refusal(413, f"there are {len(arrays[0])} rows, and {self.limits.rows} are the most")
+    async def explained(self, request: Request, read: Read) -> Response:
+        """The answer to a request of rows: ``read`` makes arrays of its body, and says how to answer."""
+        model, body = self.model(request), await self.body(request)
+        if len(body) <= _SMALL:
+            return await self._explained(model, *read(_parsed(body), model))
+        async with self._large:  # some at a time, in threads: others are answered meanwhile
+            return await self._explained(model, *await asyncio.to_thread(lambda: read(_parsed(body), model)))
+
+    async def _explained(self, model: Model, arrays: tuple[Array, ...], write: Write) -> Response:
         found = await model.run(*arrays)
         if not found.pop("finite").all():
             raise InputError("a row has numbers so far from those at fit that the network overflows")
         self.metrics.rows(model.name, len(arrays[0]))
-        return found
+        if len(arrays[0]) <= TOGETHER:
+            return _answer(write(found))
+        return await asyncio.to_thread(lambda: _answer(write(found)))
 
     # V1
 
     async def explain(self, request: Request) -> Response:
-        return await self._act(request, explain=True)
+        return await self.explained(request, partial(self._read_v1, explain=True))
 
     async def predict(self, request: Request) -> Response:
-        return await self._act(request, explain=False)
+        return await self.explained(request, partial(self._read_v1, explain=False))
 
-    async def _act(self, request: Request, *, explain: bool) -> Response:
-        model, body = self.model(request), await self.body(request)
-        if len(body) <= _SMALL:
-            arrays = kserve.read_v1(_parsed(body), model.graph)
-        else:
-            arrays = await asyncio.to_thread(lambda: kserve.read_v1(_parsed(body), model.graph))
-        found = await self.computed(model, arrays)
-        if len(arrays[0]) <= TOGETHER:
-            return _answer(kserve.write_v1(found, model.graph, explain=explain))
-        return await asyncio.to_thread(lambda: _answer(kserve.write_v1(found, model.graph, explain=explain)))
+    def _read_v1(self, body: Any, model: Model, *, explain: bool) -> tuple[tuple[Array, ...], Write]:
+        arrays = kserve.read_v1(body, model.graph, self.limits.rows)
+        return arrays, lambda found: kserve.write_v1(found, model.graph, explain=explain)
 
     async def list_v1(self, request: Request) -> Response:
         return _answer({"models": sorted(self.models)})
@@ -245,17 +290,12 @@ class Service:
     # V2
 
     async def infer(self, request: Request) -> Response:
-        model, body = self.model(request), await self.body(request)
+        return await self.explained(request, self._read_v2)
 
-        def read() -> tuple[Any, tuple[Array, ...]]:
-            parsed = _parsed(body)
-            return parsed, kserve.read_v2(parsed, model.graph)
-
-        parsed, arrays = read() if len(body) <= _SMALL else await asyncio.to_thread(read)
-        found = await self.computed(model, arrays)
-        if len(arrays[0]) <= TOGETHER:
-            return _answer(kserve.write_v2(found, parsed, model.name))
-        return await asyncio.to_thread(lambda: _answer(kserve.write_v2(found, parsed, model.name)))
+    def _read_v2(self, body: Any, model: Model) -> tuple[tuple[Array, ...], Write]:
+        wanted = kserve.wanted_v2(body, model.graph)
+        arrays = kserve.read_v2(body, model.graph, self.limits.rows)
+        return arrays, lambda found: kserve.write_v2(found, wanted, model.name, body.get("id"))
 
     async def show_server(self, request: Request) -> Response:
         return _answer({"name": "fastshapley", "version": __version__, "extensions": []})
@@ -264,7 +304,7 @@ class Service:
         return _answer({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        return _answer({"ready": True})
+        return _answer({"ready": not self.stopping}, 503 if self.stopping else 200)
 
     async def show_v2(self, request: Request) -> Response:
         return _answer(kserve.about_v2(self.model(request).name, self.model(request).graph))
@@ -278,7 +318,9 @@ class Service:
         return Response(self.model(request).data, media_type="application/octet-stream")
 
     async def rows(self, request: Request) -> Response:
-        return _answer(list(self._rows.get(self.model(request).name, ())))
+        model = self.model(request)
+        examples = self._rows.get(model.name, ())
+        return _answer([row for row in examples if list(row) == model.graph.columns])  # it may be another by now
 
     async def show_metrics(self, request: Request) -> Response:
         return Response(self.metrics.text(), headers={"content-type": self.metrics.content_type})
@@ -294,6 +336,12 @@ def _parsed(body: bytes) -> Any:
         raise InputError(f"the body is no JSON: {error}") from None
 
 
+def _host(request: Request) -> str:
+    """The name that the server was asked under, without the port."""
+    name = request.headers.get("host", "")
+    return name[: name.find("]") + 1] if name.startswith("[") else name.partition(":")[0]
+
+
 def _promised(request: Request) -> int:
     """How long the body is said to be."""
     length = request.headers.get("content-length", "")
@@ -305,8 +353,10 @@ def _answer(content: Any, status: int = 200) -> Response:
 
 
 def _refused(status: int, message: str) -> Response:
+    if len(message) > _LONGEST:  # it may quote what came
+        message = message[:_LONGEST] + " ..."
     response = _answer({"error": message}, status)
-    if status in (408, 413):  # there may be more of the body to come, which nobody reads
+    if status == 408:  # there may be more of the body to come, which nobody reads
         response.headers["connection"] = "close"
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -26,13 +27,14 @@ class Batcher:
 
     def __init__(self, compute: Callable[..., Results], *, quick: bool = True) -> None:
         self._compute, self._quick = compute, quick
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="graph")
         self._waiting: list[_Request] = []
         self._due = False  # a turn is on its way, or under way in a thread
 
     async def __call__(self, *arrays: Array) -> Results:
         loop = asyncio.get_running_loop()
         if len(arrays[0]) > TOGETHER:
-            return await loop.run_in_executor(None, self._compute, *arrays)
+            return await loop.run_in_executor(self._pool, self._compute, *arrays)
         request = _Request(arrays, loop.create_future())
         self._waiting.append(request)
         if not self._due:
@@ -41,32 +43,34 @@ class Batcher:
         return await request.future
 
     def _turn(self) -> None:
-        while self._waiting:
-            together = self._next()
-            if not together:
-                continue
+        while together := self._next():
             if self._quick:
                 self._answer(together, self._run(together))
-            else:
-                running = asyncio.get_running_loop().run_in_executor(None, self._run, together)
-                running.add_done_callback(partial(self._ran, together))
-                return
+                continue
+            try:
+                running = asyncio.get_running_loop().run_in_executor(self._pool, self._run, together)
+            except RuntimeError as error:  # no thread is to be had
+                self._answer(together, error)
+                continue
+            running.add_done_callback(partial(self._ran, together))
+            return
         self._due = False
 
     def _ran(self, together: list[_Request], done: asyncio.Future[Results | Exception]) -> None:
-        self._answer(together, done.result())
+        self._answer(together, RuntimeError("the run was cancelled") if done.cancelled() else done.result())
         self._turn()
 
     def _next(self) -> list[_Request]:
         """The requests that came first, as many as go together, without those whose clients have left."""
+        waiting = [request for request in self._waiting if not request.future.done()]
         rows, last = 0, 0
-        for request in self._waiting:
+        for request in waiting:
             rows += len(request.arrays[0])
             if rows > TOGETHER:
                 break
             last += 1
-        taken, self._waiting = self._waiting[:last], self._waiting[last:]
-        return [request for request in taken if not request.future.done()]
+        self._waiting = waiting[last:]
+        return waiting[:last]
 
     def _run(self, together: list[_Request]) -> Results | Exception:
         try:
@@ -74,10 +78,14 @@ class Batcher:
                 return self._compute(*together[0].arrays)
             columns = zip(*(request.arrays for request in together), strict=True)
             return self._compute(*(np.concatenate(arrays) for arrays in columns))
-        except Exception as error:  # each request's own: a client is not left waiting
+        except Exception as error:  # which is answered: a client is not left waiting
             return error
 
     def _answer(self, together: list[_Request], found: Results | Exception) -> None:
+        if isinstance(found, Exception) and len(together) > 1:  # then each by itself: one may spoil all
+            for request in together:
+                self._answer([request], self._run([request]))
+            return
         start = 0
         for request in together:
             end = start + len(request.arrays[0])

@@ -16,10 +16,15 @@ from fastshapley.errors import InputError
 from fastshapley.graph import Array, Graph
 from fastshapley.serving.batching import Results
 
+_AXES = 8
 KINDS = ("BOOL", "BYTES", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 
 
-def read_v1(body: Any, graph: Graph) -> tuple[Array, ...]:
+class TooManyRows(InputError):
+    """A request of more rows than one may have."""
+
+
+def read_v1(body: Any, graph: Graph, most: int) -> tuple[Array, ...]:
     """The rows of a request, encoded, and the model's outputs if the graph needs them."""
     outputs = None
     if isinstance(body, dict) and "instances" in body:
@@ -28,6 +33,7 @@ def read_v1(body: Any, graph: Graph) -> tuple[Array, ...]:
         rows = [body] if isinstance(body, dict) else None
     if not isinstance(rows, list) or not rows:
         raise InputError('the body must be {"instances": [row, ...]}, or one row as an object')
+    _check_number(len(rows), most)
     return _arrays(graph.encode(rows), outputs, graph)
 
 
@@ -45,7 +51,7 @@ def write_v1(found: Results, graph: Graph, *, explain: bool) -> dict[str, Any]:
     return answer
 
 
-def read_v2(body: Any, graph: Graph) -> tuple[Array, ...]:
+def read_v2(body: Any, graph: Graph, most: int) -> tuple[Array, ...]:
     """The rows of a request, encoded, and the model's outputs if the graph needs them."""
     inputs = body.get("inputs") if isinstance(body, dict) else None
     if not isinstance(inputs, list) or not all(isinstance(part, dict) for part in inputs):
@@ -56,6 +62,7 @@ def read_v2(body: Any, graph: Graph) -> tuple[Array, ...]:
         if not isinstance(name, str) or name in tensors:
             raise InputError(f"each input needs a name of its own: {name!r}")
         tensors[name] = _tensor(name, part)
+        _check_number(len(tensors[name]) if tensors[name].ndim else 0, most)
     outputs = tensors.pop("outputs", None) if graph.needs_outputs else None
     if tensors.keys() == {"rows"} and graph.columns != ["rows"]:
         kind = np.float64 if graph.image_shape is None else np.float32
@@ -69,23 +76,33 @@ def read_v2(body: Any, graph: Graph) -> tuple[Array, ...]:
     return _arrays(rows, None if outputs is None else outputs.tolist(), graph)
 
 
-def write_v2(found: Results, body: Any, name: str) -> dict[str, Any]:
-    """The tensors of the outputs that were asked for, by default of all."""
-    wanted = body.get("outputs")
+def wanted_v2(body: Any, graph: Graph) -> list[str]:
+    """The names of the outputs that are asked for, by default of all."""
+    wanted = body.get("outputs") if isinstance(body, dict) else None
     if wanted is None:
-        wanted = [{"name": output} for output in found]
-    outputs = []
-    for part in wanted if isinstance(wanted, list) else [None]:
-        output = part.get("name") if isinstance(part, dict) else None
-        if not isinstance(output, str) or output not in found:
-            raise InputError(f"outputs are {sorted(found)}: pass them as [{{'name': ...}}, ...]")
-        values = found[output]
-        outputs.append(
-            {"name": output, "shape": list(values.shape), "datatype": "FP64", "data": values.ravel().tolist()}
-        )
+        return graph.results
+    names: list[Any] = []
+    if isinstance(wanted, list) and len(wanted) <= len(graph.results):
+        names = [part.get("name") if isinstance(part, dict) else None for part in wanted]
+    if not names or any(name not in graph.results or names.count(name) > 1 for name in names):
+        raise InputError(f"outputs are {sorted(graph.results)}, each at most once: pass [{{'name': ...}}, ...]")
+    return names
+
+
+def write_v2(found: Results, wanted: Sequence[str], name: str, identity: Any) -> dict[str, Any]:
+    """The tensors of the outputs that were asked for."""
+    outputs = [
+        {
+            "name": output,
+            "shape": list(found[output].shape),
+            "datatype": "FP64",
+            "data": found[output].ravel().tolist(),
+        }
+        for output in wanted
+    ]
     answer = {"model_name": name, "outputs": outputs}
-    if isinstance(body.get("id"), str):
-        answer["id"] = body["id"]
+    if isinstance(identity, str):
+        answer["id"] = identity
     return answer
 
 
@@ -102,6 +119,10 @@ def about_v2(name: str, graph: Graph) -> dict[str, Any]:
         "name": name,
         "versions": [],
         "platform": "onnxruntime_onnx",
+        "parameters": {
+            "columns": graph.columns,
+            "categories": {column: graph.categories(column) for column in graph.columns},
+        },
         "inputs": inputs,
         "outputs": [
             {"name": output, "datatype": "FP64", "shape": shapes.get(output, values)} for output in graph.results
@@ -126,8 +147,9 @@ def _tensor(name: str, part: dict[str, Any]) -> Any:
     shape, kind, data = part.get("shape"), part.get("datatype"), part.get("data")
     if kind not in KINDS:
         raise InputError(f"{name} has the datatype {kind!r}: it must be one of {', '.join(KINDS)}")
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise InputError(f"{name} has the shape {shape!r}: it must be a list of whole numbers")
+    whole = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)
+    if not isinstance(shape, list) or not whole or len(shape) > _AXES:
+        raise InputError(f"{name} has a shape that is none: it must be a list of at most {_AXES} whole numbers")
     flat: list[Any] = []
     _flatten(data, flat, len(shape) + 1)
     size = 1
@@ -163,14 +185,15 @@ def _numbers(name: str, values: Any, kind: type[np.floating[Any]]) -> Array:
         raise InputError(f"{name} must be numbers: {error}") from None
 
 
+def _check_number(rows: int, most: int) -> None:
+    if rows > most:
+        raise TooManyRows(f"there are {rows} rows, and {most} are the most")
+
+
 def _by_column(tensors: dict[str, Any]) -> Sequence[dict[str, Any]]:
     """Rows of tensors (n,) or (n, 1), one for each column."""
-    lengths = {name: tensor.shape[:1] for name, tensor in tensors.items()}
-    if len(set(lengths.values())) != 1 or any(
-        tensor.size != len(tensor) for tensor in tensors.values() if tensor.ndim
-    ):
+    lengths = {tensor.shape[:1] for tensor in tensors.values()}
+    if len(lengths) > 1 or any(not tensor.ndim or tensor.size != len(tensor) for tensor in tensors.values()):
         raise InputError("inputs by column must each be of shape (n,) or (n, 1), with one n")
-    if not all(tensor.ndim for tensor in tensors.values()):
-        raise InputError("inputs by column must each be of shape (n,) or (n, 1)")
     columns = {name: tensor.ravel().tolist() for name, tensor in tensors.items()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,13 @@ import numpy as np
 
 from fastshapley.errors import FileFormatError, InputError
 from fastshapley.graph import Array, Graph
-from fastshapley.serving.batching import Batcher, Results
+from fastshapley.serving.batching import TOGETHER, Batcher, Results
 
 logger = logging.getLogger(__name__)
 
 _LOOK = 1.0  # seconds between two looks at the files
 _EXPORT = 600.0  # seconds that an export may take
-_QUICK = 2e-3  # seconds that a row may take on the event loop
+_QUICK = 2e-3  # seconds that a row may take on the event loop, and ten times that many rows together
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,14 @@ class Models(Mapping[str, Model]):
         self._seen = {name: _written(file) for name, file in self._files.items()}
         self._models = {name: read(name, file) for name, file in self._files.items()}
         self.reloaded: Callable[[str, bool], None] = lambda name, well: None
+        self._closed = asyncio.Event()
 
     @classmethod
     def from_arguments(cls, arguments: Iterable[str]) -> Models:
         """The models of the command line: ``FILE``, which gives its name to the model, or ``NAME=FILE``."""
         files: dict[str, Path] = {}
         for argument in arguments:
-            name, equals, path = argument.partition("=")
+            name, equals, path = ("", "", "") if Path(argument).exists() else argument.partition("=")
             file = Path(path if equals else argument)
             name = name if equals else file.stem
             if name in files:
@@ -76,22 +78,35 @@ class Models(Mapping[str, Model]):
         return len(self._models)
 
     async def watch(self) -> None:
-        """Read files again that have changed, for ever."""
-        while True:
-            await asyncio.sleep(_LOOK)
+        """Read files again that have changed, until it is closed."""
+        while not self._closed.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), _LOOK)
             for name, file in self._files.items():
                 written = _written(file)
-                if written is None or written == self._seen[name]:
+                if self._closed.is_set() or written is None or written == self._seen[name]:
                     continue
                 self._seen[name] = written
                 try:
-                    self._models[name] = await asyncio.to_thread(read, name, file)
-                    logger.info("read %s again", name)
+                    model = await asyncio.to_thread(read, name, file)
                 except Exception as error:  # whatever it is, the old one goes on
                     logger.error("%s has changed, and cannot be read: the old one goes on: %s", name, error)
                     self.reloaded(name, False)
-                else:
-                    self.reloaded(name, True)
+                    continue
+                if model.graph.columns != self._models[name].graph.columns:
+                    logger.warning("%s has other columns now: %s", name, model.graph.columns)
+                self._models[name] = model
+                logger.info("read %s again", name)
+                self.reloaded(name, True)
+
+    async def close(self) -> None:
+        """Look no more, and leave no export behind."""
+        self._closed.set()
+        for process in _EXPORTS:
+            process.terminate()
+
+
+_EXPORTS: set[subprocess.Popen[str]] = set()  # under way
 
 
 def read(name: str, file: Path) -> Model:
@@ -99,7 +114,10 @@ def read(name: str, file: Path) -> Model:
     if not file.is_file():
         raise FileNotFoundError(f"{file} does not exist, or is no file")
     data = file.read_bytes() if file.suffix == ".onnx" else _exported(file)
-    graph = Graph(data)
+    try:
+        graph = Graph(data)
+    except FileFormatError as error:
+        raise FileFormatError(f"{file}: {error}") from error
 
     def compute(*arrays: Array) -> Results:
         """The graph's results, and for each row whether they are numbers."""
@@ -108,31 +126,43 @@ def read(name: str, file: Path) -> Model:
         found["finite"] = np.asarray(values.all((1, 2)) & predictions.all(1))
         return found
 
-    return Model(name, graph, data, Batcher(compute, quick=_seconds(graph) < _QUICK))
+    return Model(name, graph, data, Batcher(compute, quick=_is_quick(graph)))
 
 
 def _exported(file: Path) -> bytes:
     """The graph of a saved explainer, from a process that ends: this one needs no torch."""
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "graph.onnx"
-        command = [sys.executable, "-m", "fastshapley", "export", str(file), "--output", str(graph)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_EXPORT, check=False)
-        if done.returncode:
-            raise FileFormatError(
-                f"{file} cannot be served: {done.stderr.strip().splitlines()[-1:] or 'no reason'}"
-            )
+        # -P: nothing is imported from the folder that this happens to be in
+        command = [sys.executable, "-P", "-m", "fastshapley", "export", str(file), "--output", str(graph)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            _EXPORTS.add(process)
+            try:
+                _, said = process.communicate(timeout=_EXPORT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise FileFormatError(f"{file} cannot be served: its export took too long") from None
+            finally:
+                _EXPORTS.discard(process)
+        if process.returncode:
+            reason = (said.strip().splitlines() or ["its export was ended"])[-1]
+            raise FileFormatError(f"{file} cannot be served: {reason.removeprefix('fastshapley export: ')}")
         return graph.read_bytes()
 
 
-def _seconds(graph: Graph) -> float:
-    """What a row takes, at best of some."""
-    rows, outputs = graph.example()
-    taken = []
-    for _ in range(5):
-        start = time.perf_counter()
-        graph(rows, outputs)
-        taken.append(time.perf_counter() - start)
-    return float(np.min(taken))
+def _is_quick(graph: Graph) -> bool:
+    """Whether the event loop can wait for a run, of one row and of as many as go together."""
+    row, outputs = graph.example()
+    for rows, most in ((1, _QUICK), (TOGETHER, 10 * _QUICK)):
+        arrays = [np.repeat(array, rows, axis=0) for array in (row, outputs) if array is not None]
+        taken = []
+        for _ in range(3):
+            start = time.perf_counter()
+            graph(*arrays)
+            taken.append(time.perf_counter() - start)
+        if min(taken) > most:
+            return False
+    return True
 
 
 def _written(file: Path) -> tuple[int, int, int] | None:

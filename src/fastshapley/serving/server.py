@@ -32,7 +32,7 @@ def serve(app: Starlette, host: str, port: int, *, patience: float = 30.0, log_r
     may take.
     """
     log_as_json(requests=log_requests)
-    if not _is_loopback(host):
+    if not is_loopback(host):
         logger.warning("listening on %s: others than this machine may reach it", host)
     config = uvicorn.Config(
         app,
@@ -52,16 +52,18 @@ def serve(app: Starlette, host: str, port: int, *, patience: float = 30.0, log_r
 
 
 class _Server(uvicorn.Server):
-    """One that goes on answering on open connections for a moment after it has stopped listening.
+    """One that goes on answering for a moment before it stops listening, and for another after that.
 
-    A connection that is closed while a request is on its way to it loses that request. So each answer of that
-    moment says that it is the connection's last, and only then are those closed on which nothing came.
+    A connection that is closed while a request is on its way to it loses that request. So each answer of these
+    moments says that it is the connection's last, and only then are those closed on which nothing came.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.app.state.service.stopping = True  # type: ignore[union-attr]  # the application is ours
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        await asyncio.sleep(_DRAIN)
         for server in self.servers:
             server.close()
-        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         await asyncio.sleep(_DRAIN)
         await super().shutdown(sockets)
 
@@ -72,48 +74,49 @@ class _Protocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, patience: float, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._patience = patience
-        self._timer: asyncio.TimerHandle | None = None
+        self._head: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
         self._waiting = 0  # bytes since the last whole head
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._arm()
+        self._head = self._timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             return  # a request is being answered; how long its body may take is the application's business
         self._waiting += len(data)
-        if self._timer is None:
-            self._arm()
+        self._head = self._head or self._timer()
         if self._waiting > _HEAD:
             self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        self._disarm()
+        self._head = _cancelled(self._head)
         self._waiting = 0
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._arm()
+        self._reading = self._reading or self._timer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._disarm()
+        self._reading = _cancelled(self._reading)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._head, self._reading = _cancelled(self._head), _cancelled(self._reading)
         super().connection_lost(exc)
 
-    def _arm(self) -> None:
-        self._disarm()
-        self._timer = self.loop.call_later(self._patience, self.transport.abort)
+    def _timer(self) -> asyncio.TimerHandle:
+        return self.loop.call_later(self._patience, self.transport.abort)
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """No timer, where there was one."""
+    if timer is not None:
+        timer.cancel()
+    return None
 
 
 def log_as_json(*, requests: bool) -> None:
@@ -143,7 +146,8 @@ class _Lines(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
