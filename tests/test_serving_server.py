@@ -31,7 +31,7 @@ def server(exported: Any) -> Iterator[Server]:
 
 
 def request(body: bytes) -> bytes:
-    head = f"POST {EXPLAIN} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
@@ -78,11 +78,11 @@ def test_a_head_without_end_is_cut_off(server: Server) -> None:
 
 def test_a_body_that_is_too_long_is_cut_off(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as long:
-        long.sendall(f"POST {EXPLAIN} HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n".encode())
+        long.sendall(f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n".encode())
         long.sendall(b"[")
         assert received(long).startswith(b"HTTP/1.1 413")
     with socket.create_connection(("127.0.0.1", server.port)) as chunked:
-        chunked.sendall(f"POST {EXPLAIN} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+        chunked.sendall(f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode())
         try:
             for _ in range(20_000):
                 chunked.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
@@ -99,7 +99,7 @@ def test_someone_who_does_not_read_is_left(server: Server, exported: Any) -> Non
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.sendall(request(json.dumps({"instances": rows}).encode()))
         time.sleep(1)
-        deaf.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")  # which is no reason to wait longer
+        deaf.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")  # which is no reason to wait longer
         time.sleep(4)
         assert server.ask("/v2/health/live")[0] == 200
         assert len(received(deaf)) < 3_000_000
