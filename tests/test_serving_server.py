@@ -82,7 +82,8 @@ def test_a_body_that_is_too_long_is_cut_off(server: Server) -> None:
         long.sendall(b"[")
         assert received(long).startswith(b"HTTP/1.1 413")
     with socket.create_connection(("127.0.0.1", server.port)) as chunked:
-        chunked.sendall(f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+        head = f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+        chunked.sendall(head.encode())
         try:
             for _ in range(20_000):
                 chunked.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
@@ -99,7 +100,8 @@ def test_someone_who_does_not_read_is_left(server: Server, exported: Any) -> Non
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.sendall(request(json.dumps({"instances": rows}).encode()))
         time.sleep(1)
-        deaf.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")  # which is no reason to wait longer
+        # a second request is no reason to wait longer
+        deaf.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
         time.sleep(4)
         assert server.ask("/v2/health/live")[0] == 200
         assert len(received(deaf)) < 3_000_000
