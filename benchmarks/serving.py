@@ -50,8 +50,8 @@ turns; ratios are medians of the rounds' own ratios. "Empty" is a Starlette hand
 sends the same answer, which it has already. "Without network" is our whole server but for the run of the graph.
 "Plain" is uvicorn as `pip install uvicorn` leaves it (h11, asyncio); "quick" is what `fastshapley serve` runs on
 (httptools, uvloop). The figures are from before the last changes to the server (what it refuses, and
-how); a short run after them, while the machine was busier, had .75 and .42 of the empty handler's throughput and
-2.7 and 3.1 times its latency.
+how). Five rounds after them, when the machine was slower (empty handler: 251 and 147 µs), had .69 and .47 of the
+empty handler's throughput, and 2.8 and 3.2 times its latency.
 
     FASTSHAPLEY_DATA=../shared/data python benchmarks/serving.py
 """.strip()
