@@ -63,10 +63,9 @@ def test_a_head_that_does_not_come_is_not_waited_for(server: Server, body: bytes
         late.sendall(request(body))
         assert late.recv(65536).startswith(b"HTTP/1.1 200")
         late.sendall(b"POST ")  # of the second request, on a connection that had a good one
-        start = time.monotonic()
+        # each ends, or else the reading of it times out
         assert [received(one) for one in (silent, slow)] == [b"", b""]
         received(late)
-        assert time.monotonic() - start < 30
 
 
 def test_a_head_without_end_is_cut_off(server: Server) -> None:
