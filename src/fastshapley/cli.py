@@ -11,7 +11,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import fastshapley
-from fastshapley.errors import ExportError, FileFormatError, InputError, ModelError, TrainingError
+from fastshapley.errors import ExportError, FileFormatError, InputError, ModelError, PartError, TrainingError
+
+_TOLD = (ExportError, FileFormatError, InputError, ModelError, PartError, TrainingError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,6 +27,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--output", type=Path, default=Path("demo"), help="folder for the pictures (default: demo)")
     demo.add_argument("--quiet", action="store_true", help="no progress bars")
     demo.set_defaults(run=_demo)
+
+    explain = commands.add_parser(
+        "explain",
+        help="explain Parquet or CSV files of any size",
+        description="Writes Parquet files: a column for each feature and output, the base value, the prediction "
+        "and the key columns of the input. An interrupted run goes on where it was.",
+    )
+    explain.add_argument("file", type=Path, help="what FastSHAP.save wrote")
+    explain.add_argument("source", nargs="+", help="Parquet or CSV files, folders, globs, or URIs such as s3://...")
+    explain.add_argument("-o", "--output", required=True, help="folder for the values, or its URI")
+    explain.add_argument("--keys", nargs="*", help="columns to copy (default: all that are no features)")
+    explain.add_argument("--outputs", nargs="+", help="the outputs to explain, by name (default: all)")
+    explain.add_argument(
+        "--part-rows", type=_whole, metavar="ROWS", help="rows of a part, about (default: 262,144)"
+    )
+    explain.add_argument("--workers", type=_whole, help="threads, or processes of Ray (default: one a processor)")
+    explain.add_argument(
+        "--ray", nargs="?", const="", metavar="ADDRESS", help="on a Ray cluster (default: one of its own, here)"
+    )
+    explain.add_argument("--quiet", action="store_true", help="no progress bar")
+    explain.set_defaults(run=_explain)
 
     export = commands.add_parser("export", help="write a saved explainer as an ONNX graph")
     export.add_argument("file", type=Path, help="what FastSHAP.save wrote")
@@ -104,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         result: int = options.run(options)
-    except (OSError, ImportError, ExportError, FileFormatError, InputError, ModelError, TrainingError) as error:
+    except (OSError, ImportError, *_TOLD) as error:
         print(f"fastshapley {options.command}: {error}", file=sys.stderr)
         return 1
     return result
@@ -142,6 +165,27 @@ def _demo(options: argparse.Namespace) -> int:
         f"trained in {found.seconds_to_train:.0f} s; {found.microseconds_a_row:.0f} microseconds a row from then on"
     )
     print(f"pictures: {found.page.resolve()}")
+    return 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from fastshapley import FastSHAP
+    from fastshapley.optional import require
+
+    require("pyarrow", "bulk")
+    explainer = FastSHAP.load(options.file)
+    explainer.progress = not options.quiet
+    settings = {"keys": options.keys, "outputs": options.outputs, "workers": options.workers}
+    if options.part_rows is not None:
+        settings["part_rows"] = options.part_rows
+    if options.ray is None:
+        found = explainer.explain_to(options.source, options.output, **settings)
+    else:
+        from fastshapley import distributed
+
+        address = options.ray or None
+        found = distributed.explain_to(explainer, options.source, options.output, address=address, **settings)
+    print(found)
     return 0
 
 

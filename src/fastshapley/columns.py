@@ -91,18 +91,22 @@ class Column:
                     f"{argument} has values in column {self.name!r} that are not numbers, "
                     f"such as {_first_text(values)!r}; it held numbers at fit"
                 ) from None
-        index = pd.Index(list(self.categories), dtype=object)
-        codes = index.get_indexer(pd.Index(values.astype(object))).astype(np.float64)
-        unseen = (codes < 0) & values.notna().to_numpy()
-        if unseen.any():
-            example = values.to_numpy(dtype=object)[unseen][0]
+        codes, unseen = self.codes(values)
+        if len(unseen):
             logger.warning(
                 "column %r has values not seen at fit, such as %r: they are treated as missing",
                 self.name,
-                example,
+                unseen[0],
             )
-        codes[codes < 0] = np.nan
         return codes
+
+    def codes(self, values: pd.Series[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
+        """Of a column of categories, the codes, NaN for gaps and for values that it does not know, and these."""
+        index = pd.Index(list(self.categories or ()), dtype=object)
+        codes = index.get_indexer(pd.Index(values.astype(object))).astype(np.float64)
+        unseen = (codes < 0) & values.notna().to_numpy()
+        codes[codes < 0] = np.nan
+        return codes, values.to_numpy(dtype=object)[unseen]
 
     def decode(self, values: NDArray[np.float64]) -> Any:
         """The column as the user has it."""

@@ -25,3 +25,7 @@ class ExportError(RuntimeError):
 
 class ServerError(RuntimeError):
     """A server does not answer, or not as it should."""
+
+
+class PartError(RuntimeError):
+    """A part of the files that were to be explained cannot be; those before it are kept."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import shap
@@ -38,6 +38,9 @@ from fastshapley.training import seed_of
 from fastshapley.value_functions import BaseGame, Surrogate
 from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
 from fastshapley.value_functions.removal import Removal
+
+if TYPE_CHECKING:
+    from fastshapley.bulk import Explained
 
 logger = logging.getLogger(__name__)
 
@@ -199,6 +202,40 @@ class FastSHAP(BaseEstimator):
             raise InputError("upsample is for images, and the explainer was fitted to a table")
         return squeeze(values.cpu().numpy())
 
+    def explain_to(
+        self,
+        source: Any,
+        output: str | os.PathLike[str],
+        *,
+        keys: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        part_rows: int = 1 << 18,
+        workers: int | None = None,
+    ) -> Explained:
+        """Explain Parquet or CSV files of any size, and write the values as Parquet files to the folder ``output``.
+
+        ``source`` is a path, a folder, a glob, or a list of these, here or where pyarrow finds it (s3://...). There
+        is a column ``shap_<player>`` a player, or ``shap_<player>_<output>`` where there are several outputs, then
+        base values and predictions, float32, and in front the columns ``keys`` of the source: by default all that
+        are no features. ``outputs`` are the names of those that are wanted, by default all.
+
+        Each part of about ``part_rows`` rows is written to a file of its own, whole or not at all. A run that was
+        interrupted goes on when it is called again. ``workers`` threads share the work, by default one a processor.
+        """
+        self._check_fitted()
+        from fastshapley.bulk import explain_to
+
+        return explain_to(
+            self,
+            source,
+            output,
+            keys=keys,
+            outputs=outputs,
+            part_rows=part_rows,
+            workers=workers,
+            progress=self.progress,
+        )
+
     def estimate(
         self, X: Any, method: Literal["exact", "kernel", "permutation"] = "exact", **options: Any
     ) -> Estimate:
@@ -309,6 +346,13 @@ class FastSHAP(BaseEstimator):
     def _encode(self, X: Any) -> Rows:
         self._check_fitted()
         return self.schema_.encode(X).to(self.network_.scale.device)
+
+    def explain_encoded(self, x: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Of encoded rows, values (n, players, outputs), base values and predictions (n, outputs), float64."""
+        values, base = self._explain(x)
+        if self.normalize_ != "never" or self.value_function_.players == 1:
+            return values, base, base + values.sum(1)
+        return values, base, grand_values(self.value_function_, x[:])
 
     def _explain(self, x: Rows) -> tuple[Tensor, Tensor]:
         """Values (n, players, outputs) and base values (n, outputs), float64."""

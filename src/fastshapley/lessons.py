@@ -131,7 +131,7 @@ def prepare_lesson(
         size = max(_IMAGES // 16, min(_PART, _ENTRIES // x[:1].numel()))
         total = torch.cat([total_values(game, part) for part in x.split(size)])
         return Lesson(x, (total / scale).float(), fresh_loss)
-    threads = _threads(game, run.device)
+    threads = available_threads(game, run.device)
     plan = _plan(thin, game.players, recipe.targets, recipe.coalitions, pace / threads, len(x), run)
     x = _rows(x, plan.rows, recipe.targets, run, discrete, owner)
     if plan.targets:
@@ -274,9 +274,9 @@ def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> G
         pool.shutdown(cancel_futures=True)
 
 
-def _threads(value_function: ValueFunction, device: torch.device) -> int:
+def available_threads(value_function: ValueFunction, device: torch.device, most: int = _THREADS) -> int:
     """A network of ours is evaluated on every processor; a model of the user's is called by one thread."""
     if device.type != "cpu" or not (isinstance(value_function, BaseGame) and value_function.concurrent):
         return 1
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_THREADS, available)
+    return min(most, available)

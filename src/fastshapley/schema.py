@@ -100,13 +100,13 @@ class Schema:
             encoded = np.empty(frame.shape, dtype=np.float64)
             for j, column in enumerate(self.columns):
                 encoded[:, j] = column.encode(frame.iloc[:, j], argument)
-        _check_numbers(self.columns, encoded, argument)
+        check_numbers(self.columns, encoded, argument)
         return torch.from_numpy(encoded)
 
     def encode_cell(self, column: int, value: Any) -> float:
         """One value of one column, as `encode` would encode it."""
         encoded = self.columns[column].encode(pd.Series([value], dtype=object), "values")
-        _check_numbers([self.columns[column]], encoded[:, None], "values")
+        check_numbers([self.columns[column]], encoded[:, None], "values")
         return float(encoded[0])
 
     def decode(self, x: Tensor) -> Table:
@@ -156,9 +156,7 @@ class Schema:
         missing = [key for key in expected if key not in got]
         unknown = [key for key in got if key not in expected]
         if missing:
-            near = {key: difflib.get_close_matches(str(key), [str(k) for k in unknown], 1) for key in missing}
-            hints = [f"{key!r}" + (f" (renamed to {near[key][0]!r}?)" if near[key] else "") for key in missing]
-            raise InputError(f"{argument} lacks the column{'s' * (len(missing) > 1)} {', '.join(hints)}")
+            raise InputError(lacking(argument, missing, unknown))
         if unknown:
             raise InputError(
                 f"{argument} has columns that the explainer was not fitted on: {unknown}; "
@@ -168,6 +166,13 @@ class Schema:
             f"{argument} has its columns in another order than at fit; "
             f"pass {argument}[list(explainer.feature_names_in_)]"
         )
+
+
+def lacking(argument: str, missing: Sequence[Any], unknown: Sequence[Any]) -> str:
+    """That a table lacks columns, and which of its ``unknown`` ones these may be."""
+    near = {key: difflib.get_close_matches(str(key), [str(k) for k in unknown], 1) for key in missing}
+    hints = [f"{key!r}" + (f" (renamed to {near[key][0]!r}?)" if near[key] else "") for key in missing]
+    return f"{argument} lacks the column{'s' * (len(missing) > 1)} {', '.join(hints)}"
 
 
 def _plain_columns(width: int, dtype: str) -> tuple[Column, ...]:
@@ -211,7 +216,8 @@ def _check_unique(X: pd.DataFrame, argument: str) -> None:
         raise InputError(f"{argument} has duplicate columns: {names[names.duplicated()].unique().tolist()}")
 
 
-def _check_numbers(columns: Sequence[Column], encoded: NDArray[np.float64], argument: str) -> None:
+def check_numbers(columns: Sequence[Column], encoded: NDArray[np.float64], argument: str) -> None:
+    """Whether encoded rows (n, columns) are finite and exact; an error names ``argument``."""
     for j in np.flatnonzero((np.abs(encoded) >= _EXACT).any(axis=0)).tolist():
         where = f"in column {columns[j].name!r} of {argument}"
         if np.isinf(encoded[:, j]).any():

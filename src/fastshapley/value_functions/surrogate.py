@@ -147,6 +147,10 @@ class Surrogate(BaseGame):
         return self
 
     def grand(self, x: Tensor) -> Tensor:
+        if isinstance(self.network_, MaskedNetwork):
+            with torch.no_grad():
+                raw = torch.cat([self.network_.known(part) for part in x.split(_chunk(x))])
+            return apply_link(self.link, self.activate(raw))
         return self(x, torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device))[:, 0]
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:

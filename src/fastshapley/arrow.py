@@ -1,0 +1,121 @@
+"""Arrow <-> tensors: batches of a file as encoded rows, and values as columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastshapley.columns import Column
+from fastshapley.errors import InputError
+from fastshapley.schema import Schema, check_numbers, lacking
+
+_CHUNK = 4096  # rows explained at once: all of it stays in the cache
+_PLAIN = {str: pa.string(), int: pa.int64()}
+
+
+def feature_columns(schema: Schema, names: Sequence[str], keys: Sequence[str] | None, where: str) -> list[str]:
+    """The columns of a file that are the features, in their order; the others may be ``keys``.
+
+    They go by their names. Those of an array have none: they are x0, x1 and so on, or all that are not keys.
+    """
+    expected = list(schema.names)
+    if len(set(names)) < len(names):
+        raise InputError(f"{where} has several columns of one name")
+    if schema.container != "frame" and not set(expected) <= set(names):
+        others = [name for name in names if name not in (keys or ())]
+        if len(others) != len(expected):
+            raise InputError(
+                f"{where} has {len(others)} columns that are not keys, where {len(expected)} are expected: name "
+                "the keys, or call the features x0, x1 and so on"
+            )
+        return others
+    if missing := [name for name in expected if name not in names]:
+        raise InputError(lacking(where, missing, [name for name in names if name not in expected]))
+    return expected
+
+
+def encode(schema: Schema, columns: Sequence[pa.Array | pa.ChunkedArray], where: str, unseen: set[str]) -> Tensor:
+    """Columns in the schema's order as a float64 tensor (rows, columns), as `Schema.encode` has a frame of them.
+
+    Columns with categories that were not there at fit, which count as missing, are added to ``unseen``.
+    """
+    encoded = np.empty((len(columns[0]), len(columns)), dtype=np.float64)
+    for j, (column, values) in enumerate(zip(schema.columns, columns, strict=True)):
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        encode_one = _numbers if column.categories is None else _codes
+        encoded[:, j] = encode_one(column, values, where, unseen)
+    check_numbers(schema.columns, encoded, where)
+    return torch.from_numpy(encoded)
+
+
+def _numbers(column: Column, values: Any, where: str, unseen: set[str]) -> NDArray[np.float64]:
+    kind = values.type
+    if pa.types.is_temporal(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        raise InputError(f"{where} has a column {column.name!r} of {kind}, which held numbers at fit")
+    try:
+        if pa.types.is_boolean(kind):
+            values = values.cast(pa.uint8())
+        return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"{where} has values in column {column.name!r} that are not numbers; it held numbers at fit: {error}"
+        ) from None
+
+
+def _codes(column: Column, values: Any, where: str, unseen: set[str]) -> NDArray[np.float64]:
+    kinds = {type(category) for category in column.categories or ()}
+    plain = _PLAIN.get(kinds.pop()) if len(kinds) == 1 else None
+    if plain is None or not _alike(values.type, plain):  # as pandas compares them, one by one
+        codes, strange = column.codes(values.to_pandas())
+        strangers = len(strange) > 0
+    else:
+        found = pc.index_in(values.cast(plain), value_set=pa.array(column.categories, plain), skip_nulls=True)
+        strangers = found.null_count > values.null_count
+        codes = found.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if strangers:
+        unseen.add(column.name)
+    return codes
+
+
+def _alike(kind: pa.DataType, plain: pa.DataType) -> bool:
+    """Whether values of a type are those of a plain one, held otherwise."""
+    if plain == pa.string():
+        return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return pa.types.is_signed_integer(kind) or kind in (pa.uint8(), pa.uint16(), pa.uint32())
+
+
+def value_names(players: Sequence[str], outputs: Sequence[str]) -> list[str]:
+    """The names of the columns with values, base values and predictions, of all players of all outputs.
+
+    >>> value_names(["age", "job"], ["rich"])
+    ['shap_age', 'shap_job', 'base_value', 'prediction']
+    >>> value_names(["age"], ["no", "yes"])
+    ['shap_age_no', 'shap_age_yes', 'base_value_no', 'base_value_yes', 'prediction_no', 'prediction_yes']
+    """
+    suffixes = [""] if len(outputs) == 1 else [f"_{output}" for output in outputs]
+    parts = [*(f"shap_{player}" for player in players), "base_value", "prediction"]
+    return [part + suffix for part in parts for suffix in suffixes]
+
+
+def value_columns(
+    explain: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, players: int, outputs: Sequence[int]
+) -> list[pa.Array]:
+    """The columns of `value_names` for encoded rows ``x``: float32, as networks have them.
+
+    ``explain`` gives values (n, players, outputs), base values and predictions (n, outputs); ``outputs`` are the
+    numbers of those that are wanted.
+    """
+    columns = np.empty(((players + 2) * len(outputs), len(x)), dtype=np.float32)
+    for start in range(0, len(x), _CHUNK):
+        values, base, predictions = explain(x[start : start + _CHUNK])
+        together = torch.cat([values, base[:, None], predictions[:, None]], dim=1)[..., list(outputs)]
+        columns[:, start : start + _CHUNK] = together.flatten(1).T.cpu().numpy()
+    return [pa.array(column) for column in columns]
