@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,18 @@ class Checkpoint:
             return seed
         write_text(path, json.dumps({"key": key, "seed": seed}))
         return seed
+
+    def of_share(self, name: str, key: str) -> Checkpoint:
+        """A directory in this one, for what is made of a share of the rows; what is of another share is deleted."""
+        if self.directory is None:
+            return self
+        own = Checkpoint(self.directory / name)
+        try:
+            own.claim(key, 0)
+        except TrainingError:
+            shutil.rmtree(self.directory / name)
+            own.claim(key, 0)
+        return own
 
     def claim_outputs(self, y: Tensor) -> None:
         """Tie the directory to a model, by its outputs for some rows: up to rounding, which threads may change."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -79,6 +79,23 @@ class Column:
             return cls(key, str(dtype), tuple(unique), gap=gap)
         raise InputError(f"column {key!r} has dtype {dtype}: turn it into plain numbers, strings or categories")
 
+    @classmethod
+    def merged(cls, columns: Sequence[Column]) -> Column:
+        """One column of which each of these is a part."""
+        seen = [c for c in columns if c.categories != ()] or list(columns)  # the others hold nothing but gaps
+        first = seen[0]
+        if len({c.categories is None for c in seen}) > 1:
+            raise InputError(f"column {first.name!r} holds numbers in one part of the rows, and text in another")
+        gap = next((c.gap for c in columns if c.gap != "nan"), "nan")
+        if first.categories is None:
+            dtype, inner = (_common([getattr(c, name) for c in seen]) for name in ("dtype", "inner"))
+            return replace(first, dtype=dtype, inner=inner, gap=gap)
+        union = list(dict.fromkeys(category for c in seen for category in c.categories or ()))
+        if first.dtype != "category":
+            with contextlib.suppress(TypeError):  # of several types: in the order met
+                union = sorted(union)
+        return replace(first, categories=tuple(union), gap=gap)
+
     def encode(self, values: pd.Series[Any], argument: str) -> NDArray[np.float64]:
         """Numbers as they are, categories as codes, gaps as NaN; an error names the table ``argument``."""
         if self.categories is None:
@@ -134,6 +151,16 @@ class Column:
             return values.astype(dtype if survives(values, dtype) else values.dtype)
         whole = survives(values[~gaps], cast(Any, dtype).numpy_dtype)
         return pd.Series(np.where(gaps, 0, values)).astype(cast(Any, dtype if whole else "Float64")).mask(gaps)
+
+
+def _common(dtypes: Sequence[str]) -> str:
+    """The dtype that holds what all of these hold."""
+    if len(set(dtypes)) == 1:
+        return dtypes[0]
+    if "object" in dtypes:
+        return "object"
+    series = [pd.Series([], dtype=cast(Any, dtype)) for dtype in dtypes if dtype]
+    return str(pd.concat(series).dtype)
 
 
 def _first_text(values: pd.Series[Any]) -> Any:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +19,13 @@ import pandas as pd
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from sklearn.base import clone
+from torch import nn
 
 from fastshapley.arrow import feature_columns, value_names
 from fastshapley.bulk import PART_ROWS, Explained, Job, batch_rows, chosen_outputs, prepare, values_of
-from fastshapley.errors import InputError, ModelError, PartError
+from fastshapley.errors import InputError, ModelError, PartError, TrainingError
+from fastshapley.networks.convolutional import Backbone
 from fastshapley.optional import require
 from fastshapley.parts import Part
 from fastshapley.schema import Schema
@@ -30,7 +35,11 @@ if TYPE_CHECKING:
 
 ray = require("ray", "ray")
 require("ray.data", "ray")
+train = require("ray.train", "ray")
+TorchTrainer = require("ray.train.torch", "ray").TorchTrainer
 
+_FILE = "explainer.fastshap"
+_FAILURES = 3  # of workers, after which a fit goes on where it was
 _PATIENCE = 5.0  # seconds, for a cluster to answer
 
 
@@ -116,6 +125,79 @@ def explain(
         # the pool grows as processors are free: reading needs some too
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers or _processors()),
     )
+
+
+def fit(
+    explainer: FastSHAP,
+    dataset: Any,
+    dataset_val: Any,
+    scaling: Any,
+    checkpoint: str | os.PathLike[str] | None,
+) -> FastSHAP:
+    """What `FastSHAP.fit` does with a `ray.data.Dataset`: Ray Train's workers each hold a share of the rows."""
+    if not (dataset_val is None or isinstance(dataset_val, ray.data.Dataset)):
+        raise InputError(f"X_val is a {type(dataset_val).__name__}: pass a ray.data.Dataset, like X")
+    connect()
+    scaling = _processors() if scaling is None else scaling
+    if isinstance(scaling, int):
+        scaling = train.ScalingConfig(num_workers=scaling)
+    if not isinstance(scaling, train.ScalingConfig):
+        raise InputError(f"scaling is {scaling!r}: use a number of workers, or a ray.train.ScalingConfig")
+    with tempfile.TemporaryDirectory(prefix="fastshapley-") as storage:
+        place = str(Path(storage if checkpoint is None else checkpoint).absolute())
+        trainer = TorchTrainer(
+            _train,
+            train_loop_config={"explainer": clone(explainer), "checkpoint": f"{place}/fit"},
+            scaling_config=scaling,
+            datasets={"X": dataset, **({} if dataset_val is None else {"X_val": dataset_val})},
+            run_config=train.RunConfig(
+                name="ray", storage_path=place, failure_config=train.FailureConfig(max_failures=_FAILURES)
+            ),
+        )
+        try:
+            found = trainer.fit().checkpoint
+        except Exception as error:
+            raise TrainingError(f"training on Ray failed: {_cause(error)}") from error
+        with found.as_directory() as folder:
+            fitted = type(explainer).load(
+                Path(folder) / _FILE,
+                explainer.model,
+                network=explainer.network if isinstance(explainer.network, nn.Module | Backbone) else None,
+                value_function=None if isinstance(explainer.value_function, str) else explainer.value_function,
+                device=explainer.device,
+            )
+    for name, value in vars(fitted).items():
+        if name.endswith("_"):
+            setattr(explainer, name, value)
+    return explainer
+
+
+def _train(config: dict[str, Any]) -> None:
+    """What each worker does: its rows are in this process alone, and it trains with the others."""
+    explainer: FastSHAP = config["explainer"].set_params(progress=False)
+    shards = [_rows(name) for name in ("X", "X_val")]
+    explainer.fit(*shards, checkpoint=config["checkpoint"], scaling="torchrun")
+    if train.get_context().get_world_rank() > 0:
+        train.report({})
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        explainer.save(Path(folder) / _FILE)
+        train.report({}, checkpoint=train.Checkpoint.from_directory(folder))
+
+
+def _rows(name: str) -> pd.DataFrame | None:
+    """This worker's share of a dataset."""
+    try:
+        shard = train.get_dataset_shard(name)
+    except KeyError:
+        return None
+    parts = list(shard.iter_batches(batch_size=None, batch_format="pandas"))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _cause(error: BaseException) -> str:
+    """The last line of what went wrong in a worker."""
+    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
 
 
 def spread(model: Any, *, workers: int | None = None) -> Spread:

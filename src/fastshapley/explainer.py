@@ -34,6 +34,7 @@ from fastshapley.recipes import Recipe
 from fastshapley.refining import Prior, refine
 from fastshapley.rows import Rows
 from fastshapley.schema import Schema
+from fastshapley.team import Team
 from fastshapley.training import seed_of
 from fastshapley.value_functions import BaseGame, Surrogate
 from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
@@ -115,13 +116,31 @@ class FastSHAP(BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, X: Any, X_val: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
+    def fit(
+        self,
+        X: Any,
+        X_val: Any = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        scaling: Any = None,
+    ) -> FastSHAP:
         """Train the value function, where it needs training, and the explainer.
 
         Some of ``X_val`` choose the best epochs, the others are what the report is measured on; by default a fifth
         of ``X`` is held out. With ``checkpoint``, a directory, a fit that was killed goes on where it was.
+
+        scaling: where several processes train together, each on rows of its own. X is a `ray.data.Dataset`, and
+            ``scaling`` a number of workers or a `ray.train.ScalingConfig`, by default one a processor. Or it is
+            ``"torchrun"``, X the rows of this process, and torch's process group the others: all get the same.
         """
-        return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False))
+        if type(X).__module__.startswith("ray.data"):
+            from fastshapley import distributed
+
+            return distributed.fit(self, X, X_val, scaling, checkpoint)
+        if scaling not in (None, "torchrun"):
+            raise InputError(f"scaling is {scaling!r}, but X is no ray.data.Dataset: use 'torchrun', or None")
+        team = Team(together=scaling is not None)
+        return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False, team=team))
 
     def update(self, X: Any, X_val: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
         """Go on training with new rows, from the current weights: for when `check` says that rows have drifted.

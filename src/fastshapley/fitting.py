@@ -55,7 +55,7 @@ def build_network(
         if isinstance(schema, Schema) and isinstance(x, Tensor):
             if isinstance(given, Backbone | UNet):
                 raise InputError(f"network is {given!r}, which is for images: pass a module, or None")
-            encoder = TableEncoder.fitted(x, schema.category_counts, recipe.tails)
+            encoder = TableEncoder.fitted(x, schema.category_counts, recipe.tails, run.team)
             body = copy.deepcopy(given) or _table_body(encoder, game, players.owner, outputs, recipe)
         elif isinstance(given, nn.Module):
             body = MapsOf(copy.deepcopy(given), players)
@@ -140,11 +140,11 @@ def fit_network(
     thin = thinning(value_function, recipe.targets, added)
     if added is not None:  # the same rows and coalitions once more, with most of the noise off
         exam = prepare_examination(thin, x_val, recipe, run, "second examination")
-    scale = network.scale.clone() if update and network.scale.all() else _scale(value_function, exam, recipe)
+    scale = network.scale.clone() if update and network.scale.all() else _scale(value_function, exam, recipe, run)
     network.scale.copy_(scale)
     total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
     lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)
-    if _is_constant(lesson, exam, run):
+    if run.team.all(_is_constant(lesson, exam, run)):
         network.scale.zero_()
         return [], exam.pace
 
@@ -188,12 +188,12 @@ def _inputs(encoder: nn.Module, x: Rows) -> Callable[[Batch], Tensor]:
     return lambda batch: made[batch[0]]
 
 
-def _scale(value_function: ValueFunction, exam: Examination, recipe: Recipe) -> Tensor:
+def _scale(value_function: ValueFunction, exam: Examination, recipe: Recipe, run: Run) -> Tensor:
     """The size of a typical value, by output, (outputs,): a network learns fastest what is of size one.
 
     Classes whose values cancel share it. The paper's recipe takes probabilities as they are.
     """
-    spread = exam.worth.square().mean((0, 1)).sqrt() / math.sqrt(value_function.players)
+    spread = run.team.mean(exam.worth.square().flatten(0, 1)).sqrt() / math.sqrt(value_function.players)
     if isinstance(value_function, BaseGame) and value_function.scale == "probabilities":
         if recipe.targets is None and value_function.link == "identity":
             return torch.ones_like(spread)

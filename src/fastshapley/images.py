@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from fastshapley.errors import InputError
 from fastshapley.rows import Rows, Stream
+from fastshapley.team import Team
 
 Container = Literal["tensor", "array", "dataset"]
 _CHANNELS = (1, 3, 4)  # that an image may have, if it is to be told from one whose channels come last
@@ -37,6 +38,12 @@ class ImageSchema:
     dtype: str
     low: float
     high: float
+
+    def agreed(self, team: Team) -> ImageSchema:
+        """The schema of the images of a whole team."""
+        if any(other != self for other in team.everyone(self)):
+            raise InputError(f"X has images of another shape or type in other processes, and {self.shape} here")
+        return self
 
     @property
     def discrete(self) -> tuple[bool, ...]:

@@ -25,6 +25,7 @@ from fastshapley.players import Partition, Superpixels
 from fastshapley.preparing import NAMED, check_parameters, device_of, hold_out, is_fitted, players_of, start_run
 from fastshapley.report import ROWS, Report, measure_network
 from fastshapley.schema import Schema
+from fastshapley.team import Team
 from fastshapley.thinning import can_be_thinned
 from fastshapley.training import Clock, Run, one_thread
 from fastshapley.uncertainty import Errors, fit_errors
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_EXAM, _SEEN = 4096, 16384  # rows of a team that one process measures, and that stand for all
 _LITTLE = 0.05  # of the evaluations that errors are usually learnt from, where no network is trained
 _SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
 
@@ -56,9 +58,21 @@ class Fitted:
 
 
 def fit_explainer(
-    explainer: FastSHAP, X: Any, X_val: Any, checkpoint: str | os.PathLike[str] | None, *, update: bool
+    explainer: FastSHAP,
+    X: Any,
+    X_val: Any,
+    checkpoint: str | os.PathLike[str] | None,
+    *,
+    update: bool,
+    team: Team | None = None,
 ) -> Fitted:
-    """What ``explainer`` learns from rows; it is not changed. An ``update`` starts from what it has learnt."""
+    """What ``explainer`` learns from rows; it is not changed. An ``update`` starts from what it has learnt.
+
+    In a ``team`` each process has rows of its own, and all learn the same.
+    """
+    team = team or Team()
+    if team.size > 1 and explainer.time_budget is not None:
+        raise InputError("time_budget is for one process: leave it out where several train together")
     clock = Clock() if explainer.time_budget is None else Clock(explainer.time_budget)
     check_parameters(explainer)
     given = explainer.value_function_ if update else explainer.value_function
@@ -70,24 +84,27 @@ def fit_explainer(
         schema = given.schema_  # codes of categories mean the same to a game fitted before as to this explainer
     else:
         schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
+        schema = schema.agreed(team)
     images = isinstance(schema, ImageSchema)
     x = schema.encode(X).to(device_of(explainer) if before is None else before.scale.device)
     x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
     for argument, rows in (("X", x), ("X_val", x_val)):
-        if rows is not None and len(rows) == 0:
-            raise InputError(f"{argument} has no rows")
+        if not team.all(rows is None or len(rows) > 0):
+            raise InputError(f"{argument} has no rows" + (" in some process" if team.size > 1 else ""))
     if before is not None and isinstance(before.encoder, TableEncoder):
         _warn_of_gaps(schema, before.encoder, x)
-    trial = trial_rows(x)
+    trial = team.share(lambda: trial_rows(x)).to(x.device)
     check_budget(explainer.evaluation_budget, len(trial))
     model = None if explainer.model is None else ModelFunction(explainer.model, schema, trial, explainer.logits)
     partition = explainer.partition_ if update else players_of(explainer, schema)
-    run = replace(start_run(explainer, schema, x, x_val, model, checkpoint, before), clock=clock)
+    run = replace(start_run(explainer, schema, x, x_val, model, checkpoint, before, team), clock=clock)
     x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
     x_exam, x_report = hold_out(x_val, run, share=0.5, most=ROWS)
     held_out = x_val is not x and x_report is not x_exam
-    recipe = recipes.resolve(explainer.recipe, len(x), len(partition), images=images)
-    budget = Budget(explainer.evaluation_budget, () if model is None else ((model, 0),))
+    rows_in_all = team.total(len(x))
+    recipe = recipes.resolve(explainer.recipe, rows_in_all, len(partition), images=images)
+    allowed = explainer.evaluation_budget
+    budget = Budget(None if allowed is None else allowed // team.size, () if model is None else ((model, 0),))
     x_report = x_report[:]
     with nullcontext() if images else one_thread():  # convolutions have work for all
         game: ValueFunction = given
@@ -97,8 +114,9 @@ def fit_explainer(
             game = _fit_game(given, problem, run.within(_SURROGATE), update=update)
         budget = budget.counting(game)
         recipe = recipes.resolve(
-            explainer.recipe, len(x), len(partition), noisy=can_be_thinned(game), images=images
+            explainer.recipe, rows_in_all, len(partition), noisy=can_be_thinned(game), images=images
         )
+        recipe = recipes.shared(recipe, team.size)
         recipe = budget.bound(recipes.continued(recipe) if update else recipe, game)
         if before is None:
             network = build_network(x, schema, game, partition, explainer.model, explainer.network, recipe, run)
@@ -117,39 +135,45 @@ def fit_explainer(
             owner=partition.owner,
             update=update,
         )
-        errors = None
-        if recipe.errors is not None and held_out:
-            errors = fit_errors(
-                network,
-                game,
-                x_exam,
-                x_report,
-                recipe.errors,
-                run,
-                pace=pace,
-                calls=budget.for_errors(game),
-                discrete=schema.discrete,
-                owner=partition.owner,
-                effort=1.0 if recipe.trains_explainer else _LITTLE,
-            )
-        report, gaps = None, torch.zeros(0)
-        if recipe.trains_explainer or update:
-            report, gaps = measure_network(
-                network,
-                game,
-                model,
-                x_report,
-                run,
-                pace,
-                budget,
-                errors,
-                normalized=explainer.normalize != "never",
-                held_out=held_out,
-            )
+        x_exam, x_report, x = team.gather(x_exam, _EXAM), team.gather(x_report, ROWS), team.gather(x, _SEEN)
+
+        def measure() -> tuple[Errors | None, Report | None, Reference]:
+            """What is left to do is little, of some rows: one process does it for all."""
+            errors = None
+            if recipe.errors is not None and held_out:
+                errors = fit_errors(
+                    network,
+                    game,
+                    x_exam,
+                    x_report,
+                    recipe.errors,
+                    run.alone(),
+                    pace=pace,
+                    calls=budget.for_errors(game),
+                    discrete=schema.discrete,
+                    owner=partition.owner,
+                    effort=1.0 if recipe.trains_explainer else _LITTLE,
+                )
+            report, gaps = None, torch.zeros(0)
+            if recipe.trains_explainer or update:
+                report, gaps = measure_network(
+                    network,
+                    game,
+                    model,
+                    x_report,
+                    run.alone(),
+                    pace,
+                    budget,
+                    errors,
+                    normalized=explainer.normalize != "never",
+                    held_out=held_out,
+                )
+            return errors, report, Reference.of(x, gaps, run.generator("reference"))
+
+        errors, report, reference = team.share(measure)
     names = _output_names(model, game.outputs)
     if update and names == _output_names(None, game.outputs):
         names = explainer.output_names_
-    reference = Reference.of(x, gaps, run.generator("reference"))
     for warning in report.warnings() if report is not None else ():
         logger.warning(warning)
     if model is not None:
@@ -161,6 +185,8 @@ def _fit_game(given: Any, problem: Problem, run: Run, *, update: bool) -> ValueF
     """The game of the problem's model: fitted, updated, or as it was given."""
     if not is_fitted(given):
         new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
+        if not isinstance(new, Surrogate) and run.team.size > 1:  # all play with the same background
+            problem, run = replace(problem, x=run.team.gather(problem.x, _SEEN)), run.alone()
         return new.fit(problem, run)
     if update and isinstance(given, Surrogate):
         assert problem.recipe is not None

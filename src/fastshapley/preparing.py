@@ -18,6 +18,7 @@ from fastshapley.models import ModelFunction
 from fastshapley.players import Features, Groups, Partition, Superpixels
 from fastshapley.rows import Rows, Stream, some
 from fastshapley.schema import Schema
+from fastshapley.team import Team
 from fastshapley.training import Run, seed_of
 from fastshapley.value_functions import BaseGame, Baseline, Marginal, Surrogate
 from fastshapley.value_functions.base import LINKS
@@ -75,13 +76,17 @@ def start_run(
     model: ModelFunction | None,
     checkpoint: str | os.PathLike[str] | None,
     before: nn.Module | None = None,
+    team: Team | None = None,
 ) -> Run:
     """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings.
 
-    ``before`` is the network that an update starts from.
+    ``before`` is the network that an update starts from. A ``team``'s rows may be dealt out otherwise than before:
+    then what a process has prepared from its own is no longer of use, but what was trained together is.
     """
+    team = team or Team()
     store = Checkpoint(checkpoint)
-    seed = seed_of(explainer.random_state)
+    seed = team.share(lambda: seed_of(explainer.random_state))
+    progress = explainer.progress and team.rank == 0
     if checkpoint is not None:
         settings = {
             name: stable_text(value)
@@ -93,10 +98,17 @@ def start_run(
         weights = [] if before is None else list(before.state_dict().values())
         if before is not None and isinstance(explainer.value_function_, Surrogate):
             weights += explainer.value_function_.network_.state_dict().values()
+        if team.size > 1:
+            key = fingerprint(schema, settings, *weights)
+            seed = team.share(lambda: store.claim(key, seed_of(explainer.random_state)))
+            own = store.of_share(f"{team.rank} of {team.size}", fingerprint(*seen, sizes, seed))
+            if model is not None:
+                own.claim_outputs(model.tried)
+            return Run(seed, own, progress, x.device, team=team, common=store)
         seed = store.claim(fingerprint(schema, *seen, sizes, settings, *weights), seed)
         if model is not None:
             store.claim_outputs(model.tried)
-    return Run(seed, store, explainer.progress, x.device)
+    return Run(seed, store, progress, x.device, team=team)
 
 
 def players_of(explainer: FastSHAP, schema: Schema | ImageSchema) -> Partition:

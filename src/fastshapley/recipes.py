@@ -240,6 +240,21 @@ def shorter(training: Training, work: float = _CONTINUED, rate: float = _SLOWER)
     return replace(training, epochs=epochs, steps=steps, learning_rate=rate * training.learning_rate)
 
 
+def shared(recipe: Recipe, size: int) -> Recipe:
+    """The recipe for one of so many processes, each of which prepares its part; they train together."""
+    if size == 1:
+        return recipe
+    targets = recipe.targets
+    if targets is not None:
+        targets = replace(
+            targets,
+            evaluations=math.ceil(targets.evaluations / size),
+            rows=math.ceil(targets.rows / size),
+            fewest=math.ceil(targets.fewest / size),
+        )
+    return replace(recipe, targets=targets, validation_rows=math.ceil(recipe.validation_rows / size))
+
+
 def continued(recipe: Recipe) -> Recipe:
     """The recipe for networks that have learnt before."""
     return scaled(recipe, _CONTINUED, _SLOWER)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fastshapley.columns import Column, survives
 from fastshapley.errors import InputError
+from fastshapley.team import Team
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,17 @@ class Schema:
         frame = pd.DataFrame(array.astype(object))
         columns = tuple(Column.of(f"x{key}", frame[key]) for key in frame.columns)
         return cls("array", columns, array.dtype.str)
+
+    def agreed(self, team: Team) -> Schema:
+        """The schema of the rows of a whole team."""
+        everyone = team.everyone(self)
+        if any((other.container, other.names) != (self.container, self.names) for other in everyone):
+            raise InputError("X has other columns in other processes, or is of another type there")
+        columns = zip(*(schema.columns for schema in everyone), strict=True)
+        merged = tuple(Column.merged(parts) for parts in columns) if team.size > 1 else self.columns
+        plain = self.container != "frame" and all(column.categories is None for column in merged)
+        dtype = str(np.result_type(*(s.dtype for s in everyone))) if plain and team.size > 1 else self.dtype
+        return Schema(self.container, merged, dtype)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from fastshapley.checkpoints import Checkpoint, fingerprint
 from fastshapley.errors import TrainingError
+from fastshapley.team import Team
 
 Loss = Callable[[Any, torch.Generator], Tensor]
 Fetch = Callable[[Sequence[Tensor]], Iterable[Any]]
@@ -101,6 +102,7 @@ class Run:
     """What the phases of a fit share: a seed, a place for unfinished work, time, and whether to show bars.
 
     ``timings`` are filled in by the phases: the seconds of each, and how many steps, or rows, it did in them.
+    Of a ``team``, each process has unfinished work of its own; what they train together is in ``common``.
     """
 
     seed: int
@@ -109,6 +111,12 @@ class Run:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     clock: Clock = field(default_factory=Clock)
     timings: dict[str, tuple[float, int]] = field(default_factory=dict)
+    team: Team = field(default_factory=Team)
+    common: Checkpoint | None = None
+
+    def alone(self) -> Run:
+        """The same run for one process, with the first one's random numbers."""
+        return replace(self, team=Team(), checkpoint=self.common or self.checkpoint, common=None)
 
     def within(self, share: float) -> Run:
         """The same run with a share of the time that is left."""
@@ -129,7 +137,8 @@ class Run:
         return tqdm(total=total, desc=description, unit=unit, disable=not self.progress)
 
     def _seed(self, phase: str) -> int:
-        return int(fingerprint(self.seed, phase)[:15], 16)
+        rank = self.team.rank
+        return int(fingerprint(self.seed, phase, *([rank] if rank else []))[:15], 16)
 
 
 def seed_of(random_state: Any) -> int:
@@ -178,9 +187,10 @@ def train(
     chooses the best epoch; ``describe(history)`` adds to what the bar shows. Training ends with the run's time; if
     that will not do for all steps, a cosine schedule anneals the rate over what there is of it.
     """
-    clock = Clock(run.clock.left())
-    epochs, batches = options.plan(rows)
-    generator = run.generator(phase)
+    clock, team = Clock(run.clock.left()), run.team
+    epochs, batches = options.plan(team.total(rows))
+    size = -(-options.batch_size // team.size)
+    generator, states = run.generator(phase), run.common or run.checkpoint
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
     )
@@ -188,10 +198,11 @@ def train(
         optimizer, factor=options.factor, patience=options.plateau, min_lr=options.floor
     )
     state = _State(network, optimizer, scheduler, generator)
+    loss = team.parallel(network, loss)
     with run.isolated(phase):
-        saved = run.checkpoint.load(phase)
+        saved = team.share(lambda: states.load(phase))
         if saved is None:
-            state.record(_validate(network, validate, phase, options, 0))
+            state.record(_validate(network, validate, phase, options, 0, team))
         else:
             state.restore(saved)
         bar = run.bar(epochs * batches, phase, "step")
@@ -201,7 +212,9 @@ def train(
         while not state.finished and state.epoch < epochs and not state.stopped(options.patience) and clock.left():
             bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
             network.train()
-            for number, batch in enumerate(fetch(_batches(rows, batches, options.batch_size, generator))):
+            if team.size > 1:  # what was saved is the first one's state: the others must not need theirs
+                generator = run.generator(f"{phase} {state.epoch}")
+            for number, batch in enumerate(fetch(_batches(rows, batches, size, generator))):
                 if not clock.left():
                     break
                 if options.schedule == "cosine":
@@ -211,18 +224,19 @@ def train(
                 bar.update()
                 steps += 1
             state.epoch += 1
-            value = _validate(network, validate, phase, options, state.epoch)
+            value = _validate(network, validate, phase, options, state.epoch, team)
             state.record(value)
             if options.schedule == "plateau":
                 scheduler.step(value)
             bar.set_postfix(loss=f"{value:.5g}", **describe(state.history))
-            if time.monotonic() - last_save > _SAVE_SECONDS:
-                run.checkpoint.save(phase, state.dump())
+            if time.monotonic() - last_save > _SAVE_SECONDS and team.rank == 0:
+                states.save(phase, state.dump())
                 last_save = time.monotonic()
         bar.close()
         run.timings[phase] = (time.monotonic() - start, steps)
         state.finished = True  # by its time, perhaps: a run that is resumed does not go on with it
-        run.checkpoint.save(phase, state.dump())
+        if team.rank == 0:
+            states.save(phase, state.dump())
     network.load_state_dict(state.best)
     network.eval()
     return state.history
@@ -253,11 +267,11 @@ def _cosine(done: float, step: float) -> float:
 
 
 def _validate(
-    network: nn.Module, validate: Callable[[], float], phase: str, options: Training, epoch: int
+    network: nn.Module, validate: Callable[[], float], phase: str, options: Training, epoch: int, team: Team
 ) -> float:
     network.eval()
     with torch.no_grad():
-        value = validate()
+        value = team.average(validate())
     if not math.isfinite(value):
         raise TrainingError(
             f"{phase}: the loss is {value} after epoch {epoch}; lower the learning rate "

@@ -21,6 +21,7 @@ from fastshapley.players import Partition
 from fastshapley.recipes import Layers, Recipe, resolve, shorter
 from fastshapley.rows import Rows, batches, some
 from fastshapley.schema import Schema
+from fastshapley.team import Team
 from fastshapley.training import Run, Training, train
 from fastshapley.value_functions.base import BaseGame, Link, Problem, apply_link
 from fastshapley.value_functions.removal import Missing
@@ -70,13 +71,13 @@ class Surrogate(BaseGame):
         recipe = problem.recipe or resolve("default", len(problem.x), len(players), images=bool(players.shape))
         scale = _scale(problem)
         with run.isolated("surrogate weights"):
-            network = self._network(problem, recipe, scale).to(problem.x.device)
+            network = self._network(problem, recipe, scale, run.team).to(problem.x.device)
         x, y, x_val, y_val = _labelled(problem, run)
         apply_link(problem.link, y)  # outputs that it does not fit are reported here, before training
         self._assemble(network, scale, problem.link, model.schema, players, model.outputs)
         if scale == "real" and not players.shape:  # a copy of the model starts as it is
-            self.shift_ = y.mean(0)
-            self.spread_ = _spread(y)
+            self.shift_ = run.team.mean(y)
+            self.spread_ = _spread(y, run.team)
         self._check(x[:2])
         return self._learn(problem, recipe, x, y, x_val, y_val, run)
 
@@ -95,7 +96,7 @@ class Surrogate(BaseGame):
             "default", len(problem.x), self.players, images=bool(problem.players.shape)
         )
         x, y, x_val, y_val = _labelled(problem, run)
-        new.spread_ = torch.where(new.spread_ > 0, new.spread_, _spread(y))
+        new.spread_ = torch.where(new.spread_ > 0, new.spread_, _spread(y, run.team))
         return new._learn(problem, recipe, x, y, x_val, y_val, run)
 
     def _learn(
@@ -105,10 +106,10 @@ class Surrogate(BaseGame):
         coalitions = self.coalitions or recipe.surrogate_coalitions
         self._train(x, y, x_val, y_val, training, coalitions, run)
         self.null = self._null(x)
-        self.model_null = apply_link(problem.link, y.mean(0))  # the model's own, where nothing is known
+        self.model_null = apply_link(problem.link, run.team.mean(y))  # the model's own, where nothing is known
         return self
 
-    def _network(self, problem: Problem, recipe: Recipe, scale: Scale) -> MaskedNetwork | MaskedImages:
+    def _network(self, problem: Problem, recipe: Recipe, scale: Scale, team: Team) -> MaskedNetwork | MaskedImages:
         model, players, body = problem.model, problem.players, copy.deepcopy(self.network)
         if isinstance(model.schema, ImageSchema) or not isinstance(problem.x, Tensor):
             if body is None and not isinstance(model.model, nn.Module):
@@ -121,7 +122,7 @@ class Surrogate(BaseGame):
                 None if model.logits or scale == "real" else "log" if scale == "probabilities" else "logit"
             )
             return MaskedImages(body, players, inverse)
-        encoder = TableEncoder.fitted(problem.x, model.schema.category_counts, recipe.tails)
+        encoder = TableEncoder.fitted(problem.x, model.schema.category_counts, recipe.tails, team)
         if body is None:
             layers = self.layers or recipe.surrogate_layers
             inputs = len(encoder.columns) + len(players)
@@ -282,10 +283,11 @@ def _scale(problem: Problem) -> Scale:
     return "probability" if problem.link != "identity" and problem.model.scale == "real" else problem.model.scale
 
 
-def _spread(y: Tensor) -> Tensor:
+def _spread(y: Tensor, team: Team) -> Tensor:
     """Of each output; zero of a constant one, which stays constant."""
-    spread = y.std(0, correction=0)
-    return torch.where(spread <= 1e-12 * y.mean(0).abs(), 0.0, spread)
+    mean = team.mean(y)
+    spread = team.mean((y - mean).square()).sqrt()
+    return torch.where(spread <= 1e-12 * mean.abs(), 0.0, spread)
 
 
 def _some(rows: int, share: float, generator: torch.Generator) -> Tensor:
