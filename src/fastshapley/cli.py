@@ -28,6 +28,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--quiet", action="store_true", help="no progress bars")
     demo.set_defaults(run=_demo)
 
+    fit = commands.add_parser(
+        "fit",
+        help="train an explainer of a model, and save it",
+        description="Under torchrun, or with --ray, several processes train together, each on a share of the rows.",
+    )
+    fit.add_argument(
+        "model", help="a .joblib, .json or .ubj (XGBoost), .txt (LightGBM), .cbm, .onnx, or module:name"
+    )
+    fit.add_argument("source", nargs="+", help="Parquet or CSV files, folders or globs: rows for the model")
+    fit.add_argument("-o", "--output", type=Path, required=True, help="the explainer's file")
+    fit.add_argument("--drop", nargs="+", default=[], help="columns that are no features")
+    fit.add_argument("--trust", action="store_true", help="load a pickle, which can run anything")
+    fit.add_argument("--value-function", choices=["surrogate", "marginal", "baseline"], default="surrogate")
+    fit.add_argument("--link", choices=["identity", "logit", "log"], default="identity", help="of the outputs")
+    fit.add_argument("--seed", type=int, help="for the same result again")
+    fit.add_argument("--checkpoint", type=Path, help="folder for unfinished work, to go on from")
+    fit.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help="train on a Ray cluster (default: here)")
+    fit.add_argument("--workers", type=_whole, help="processes of Ray (default: one a processor)")
+    fit.add_argument("--quiet", action="store_true", help="no progress bar")
+    fit.set_defaults(run=_fit)
+
     explain = commands.add_parser(
         "explain",
         help="explain Parquet or CSV files of any size",
@@ -165,6 +186,45 @@ def _demo(options: argparse.Namespace) -> int:
         f"trained in {found.seconds_to_train:.0f} s; {found.microseconds_a_row:.0f} microseconds a row from then on"
     )
     print(f"pictures: {found.page.resolve()}")
+    return 0
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from fastshapley import FastSHAP
+    from fastshapley.model_files import feature_names, load_model
+    from fastshapley.optional import require
+
+    require("pyarrow", "bulk")
+    from fastshapley.parts import find_files
+    from fastshapley.shares import joined, model_columns, read_share
+
+    model = load_model(options.model, trust=options.trust)
+    explainer = FastSHAP(
+        model,
+        value_function=options.value_function,
+        link=options.link,
+        random_state=options.seed,
+        progress=not options.quiet,
+    )
+    files = find_files(options.source)
+    columns = model_columns(files, feature_names(model), options.drop)
+    if options.ray is not None:
+        from fastshapley import distributed
+
+        distributed.connect(options.ray or None)
+        distributed.carry(model)
+        dataset = distributed.read_files(files, columns)
+        explainer.fit(dataset, scaling=options.workers, checkpoint=options.checkpoint)
+    else:
+        with joined() as (rank, size):
+            frame = read_share(files, columns, rank, size)
+            together = "torchrun" if size > 1 else None
+            explainer.fit(frame, scaling=together, checkpoint=options.checkpoint)
+            if rank > 0:
+                return 0
+    explainer.save(options.output)
+    print(explainer.report_)
+    print(f"explainer: {options.output.resolve()}")
     return 0
 
 

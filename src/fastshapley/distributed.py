@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -25,9 +27,10 @@ from torch import nn
 from fastshapley.arrow import feature_columns, value_names
 from fastshapley.bulk import PART_ROWS, Explained, Job, batch_rows, chosen_outputs, prepare, values_of
 from fastshapley.errors import InputError, ModelError, PartError, TrainingError
+from fastshapley.files import write_text
 from fastshapley.networks.convolutional import Backbone
 from fastshapley.optional import require
-from fastshapley.parts import Part
+from fastshapley.parts import Files, Part, is_parquet
 from fastshapley.schema import Schema
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ require("ray.data", "ray")
 train = require("ray.train", "ray")
 TorchTrainer = require("ray.train.torch", "ray").TorchTrainer
 
-_FILE = "explainer.fastshap"
+_FILE, _REFUSAL = "explainer.fastshap", "error.txt"
 _FAILURES = 3  # of workers, after which a fit goes on where it was
 _PATIENCE = 5.0  # seconds, for a cluster to answer
 
@@ -140,7 +143,9 @@ def fit(
     connect()
     scaling = _processors() if scaling is None else scaling
     if isinstance(scaling, int):
-        scaling = train.ScalingConfig(num_workers=scaling)
+        free = max(0.5, _processors() - 1)  # one is left to read the rows, or all would wait for them
+        share = min(1.0, free / scaling)
+        scaling = train.ScalingConfig(num_workers=scaling, resources_per_worker={"CPU": share})
     if not isinstance(scaling, train.ScalingConfig):
         raise InputError(f"scaling is {scaling!r}: use a number of workers, or a ray.train.ScalingConfig")
     with tempfile.TemporaryDirectory(prefix="fastshapley-") as storage:
@@ -154,11 +159,14 @@ def fit(
                 name="ray", storage_path=place, failure_config=train.FailureConfig(max_failures=_FAILURES)
             ),
         )
+        Path(place, "fit", _REFUSAL).unlink(missing_ok=True)
         try:
-            found = trainer.fit().checkpoint
+            result = trainer.fit()
         except Exception as error:
             raise TrainingError(f"training on Ray failed: {_cause(error)}") from error
-        with found.as_directory() as folder:
+        with result.checkpoint.as_directory() as folder:
+            if (refusal := Path(folder) / _REFUSAL).exists():
+                raise TrainingError(f"a worker could not go on: {refusal.read_text()}")
             fitted = type(explainer).load(
                 Path(folder) / _FILE,
                 explainer.model,
@@ -175,13 +183,23 @@ def fit(
 def _train(config: dict[str, Any]) -> None:
     """What each worker does: its rows are in this process alone, and it trains with the others."""
     explainer: FastSHAP = config["explainer"].set_params(progress=False)
-    shards = [_rows(name) for name in ("X", "X_val")]
-    explainer.fit(*shards, checkpoint=config["checkpoint"], scaling="torchrun")
+    refusal = Path(config["checkpoint"]) / _REFUSAL
+    refused = refusal.exists()  # Ray has started everyone anew, which will not help
+    if not refused:
+        try:
+            shards = [_rows(name) for name in ("X", "X_val")]
+            explainer.fit(*shards, checkpoint=config["checkpoint"], scaling="torchrun")
+        except (ValueError, TypeError, TrainingError) as error:
+            write_text(refusal, str(error))
+            raise
     if train.get_context().get_world_rank() > 0:
         train.report({})
         return
     with tempfile.TemporaryDirectory() as folder:
-        explainer.save(Path(folder) / _FILE)
+        if refused:
+            shutil.copy(refusal, folder)
+        else:
+            explainer.save(Path(folder) / _FILE)
         train.report({}, checkpoint=train.Checkpoint.from_directory(folder))
 
 
@@ -191,13 +209,30 @@ def _rows(name: str) -> pd.DataFrame | None:
         shard = train.get_dataset_shard(name)
     except KeyError:
         return None
-    parts = list(shard.iter_batches(batch_size=None, batch_format="pandas"))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    parts = list(shard.iter_batches(batch_size=None, batch_format="pyarrow"))
+    return pa.concat_tables(parts, promote_options="permissive").to_pandas() if parts else pd.DataFrame()
 
 
 def _cause(error: BaseException) -> str:
     """The last line of what went wrong in a worker."""
     return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+
+
+def carry(model: Any) -> None:
+    """Let workers have the code of a function that lies in a file beside the user, not in a package."""
+    module = sys.modules.get(getattr(model, "__module__", None) or type(model).__module__)
+    path = getattr(module, "__file__", None)
+    if path is not None and os.path.dirname(os.path.abspath(path)) == os.getcwd():
+        ray.cloudpickle.register_pickle_by_value(module)
+
+
+def read_files(files: Files, columns: Sequence[str]) -> Any:
+    """The columns of files as a `ray.data.Dataset`."""
+    readers = {True: ray.data.read_parquet, False: ray.data.read_csv}
+    kinds = {is_parquet(path) for path in files.paths}
+    if len(kinds) > 1:
+        raise InputError("source has both Parquet and CSV files: train on one of them")
+    return readers[kinds.pop()](list(files.paths), filesystem=files.system).select_columns(list(columns))
 
 
 def spread(model: Any, *, workers: int | None = None) -> Spread:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +84,8 @@ class Team:
         if self.size == 1:
             return loss
         moving = any(isinstance(module, _BatchNorm) for module in network.modules())
-        return DistributedDataParallel(_Objective(network, loss), static_graph=True, **{_SYNC: moving})
+        options: dict[str, Any] = {"static_graph": True, _SYNC: moving}
+        return DistributedDataParallel(_Objective(network, loss), **options)
 
 
 class _Objective(nn.Module):
