@@ -212,7 +212,6 @@ def _fit(options: argparse.Namespace) -> int:
         from fastshapley import distributed
 
         distributed.connect(options.ray or None)
-        distributed.carry(model)
         dataset = distributed.read_files(files, columns)
         explainer.fit(dataset, scaling=options.workers, checkpoint=options.checkpoint)
     else:

@@ -91,6 +91,7 @@ def explain_to(
     if not run.parts:
         return run.finish(iter(()))
     connect(address)
+    carry(explainer.model)
     size = max(1, min(workers or int(ray.cluster_resources().get("CPU", 1)), len(run.parts)))
     return run.finish(_on_ray(run.job, run.parts, size))
 
@@ -115,6 +116,7 @@ def explain(
         raise InputError("the explainer was fitted to images: a dataset of rows is for tables")
     names = dataset.columns() or []
     features = feature_columns(explainer.schema_, names, keys, "dataset")
+    carry(explainer.model)
     kept = [name for name in names if name not in features] if keys is None else list(keys)
     if missing := [key for key in kept if key not in names]:
         raise InputError(f"keys {missing} are no columns of the dataset")
@@ -141,6 +143,7 @@ def fit(
     if not (dataset_val is None or isinstance(dataset_val, ray.data.Dataset)):
         raise InputError(f"X_val is a {type(dataset_val).__name__}: pass a ray.data.Dataset, like X")
     connect()
+    carry(explainer.model)
     scaling = _processors() if scaling is None else scaling
     if isinstance(scaling, int):
         free = max(0.5, _processors() - 1)  # one is left to read the rows, or all would wait for them
@@ -242,6 +245,7 @@ def spread(model: Any, *, workers: int | None = None) -> Spread:
     and `estimate` then call it from all of them.
     """
     connect()
+    carry(model)
     return Spread(model, workers or _processors())
 
 

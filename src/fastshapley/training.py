@@ -234,8 +234,9 @@ def train(
                 last_save = time.monotonic()
         bar.close()
         run.timings[phase] = (time.monotonic() - start, steps)
+        new = not state.finished
         state.finished = True  # by its time, perhaps: a run that is resumed does not go on with it
-        if team.rank == 0:
+        if new and team.rank == 0:
             states.save(phase, state.dump())
     network.load_state_dict(state.best)
     network.eval()
