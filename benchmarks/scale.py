@@ -2,7 +2,7 @@
 
     FASTSHAPLEY_DATA=../shared/data python benchmarks/scale.py            (half an hour; needs 6 GB of disk)
 
-writes docs/results/scale.json after every part, goes on from there when it is started again, and makes docs/scale.md.
+writes docs/results/scale.json after every part and goes on from there when started again; then docs/scale.md.
 Rows are the census's (12 columns), drawn again and again with a little noise on the numbers, so that no file is
 smaller than such rows are. Each run is a process of its own, whose peak memory the kernel counts.
 """
