@@ -1,4 +1,4 @@
-"""Arrow <-> tensors: batches of a file as encoded rows, and values as columns of a table."""
+"""Arrow <-> tensors: columns of files as encoded rows, and values as columns of a table."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from fastshapley.columns import Column
 from fastshapley.errors import InputError
+from fastshapley.parts import GAPS, Files, Text, is_parquet
 from fastshapley.schema import Schema, check_numbers, lacking
 
 _CHUNK = 4096  # rows explained at once: all of it stays in the cache
 _PLAIN = {str: pa.string(), int: pa.int64()}
+_EXACT = 1 << 53  # float64 holds every integer up to this
 
 
 def feature_columns(schema: Schema, names: Sequence[str], keys: Sequence[str] | None, where: str) -> list[str]:
@@ -57,14 +59,11 @@ def encode(schema: Schema, columns: Sequence[pa.Array | pa.ChunkedArray], where:
 
 
 def _numbers(column: Column, values: Any, where: str, unseen: set[str]) -> NDArray[np.float64]:
-    kind = values.type
-    if pa.types.is_temporal(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
-        raise InputError(f"{where} has a column {column.name!r} of {kind}, which held numbers at fit")
     try:
-        if pa.types.is_boolean(kind):
+        if pa.types.is_boolean(values.type):
             values = values.cast(pa.uint8())
         return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(
             f"{where} has values in column {column.name!r} that are not numbers; it held numbers at fit: {error}"
         ) from None
@@ -90,6 +89,46 @@ def _alike(kind: pa.DataType, plain: pa.DataType) -> bool:
     if plain == pa.string():
         return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return pa.types.is_signed_integer(kind) or kind in (pa.uint8(), pa.uint16(), pa.uint32())
+
+
+def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: Schema) -> pa.DataType:
+    """The type that holds what all files have in a column; text, if no other does."""
+    kinds = set()
+    for path, columns, names in zip(files.paths, files.schemas, features, strict=True):
+        kind = columns.field(key).type
+        if not is_parquet(path) and key in names:
+            kind = _csv_type(schema.columns[names.index(key)])
+        elif not is_parquet(path) and pa.types.is_timestamp(kind):
+            kind = pa.timestamp("us", kind.tz)  # later rows may have fractions of seconds
+        kinds.add(kind)
+    try:
+        alone = [pa.schema([(key, kind)]) for kind in sorted(kinds, key=str)]
+        kind = pa.unify_schemas(alone, promote_options="permissive").field(key).type
+    except pa.ArrowTypeError:
+        return pa.string()
+    return pa.string() if pa.types.is_null(kind) else kind
+
+
+def csv_reading(schema: Schema, features: Sequence[str], keys: Sequence[tuple[str, pa.DataType]]) -> Text:
+    """How a file is read if it is CSV: a category is no gap, whatever it says, and no text of a key is one."""
+    types = dict(keys)
+    gaps: dict[str, Sequence[str]] = {key: ("",) for key, _ in keys}
+    for name, column in zip(features, schema.columns, strict=True):
+        types[name] = _csv_type(column)
+        gaps[name] = [word for word in GAPS if word not in (column.categories or ())]
+    return Text(types, gaps)
+
+
+def _csv_type(column: Column) -> pa.DataType:
+    """What a feature is read as from CSV: never what the rows at hand happen to look like."""
+    kinds = {type(category) for category in column.categories or ()}
+    if column.dtype in ("bool", "boolean") or kinds == {bool}:
+        return pa.bool_()
+    if column.categories is None:
+        return pa.float64()
+    if kinds == {int} and max(map(abs, column.categories)) > _EXACT:
+        return pa.int64()
+    return pa.float64() if kinds and kinds <= {int, float} else pa.string()
 
 
 def value_names(players: Sequence[str], outputs: Sequence[str]) -> list[str]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,11 @@ from pyarrow import fs
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from fastshapley.arrow import encode, feature_columns, value_columns, value_names
+from fastshapley.arrow import csv_reading, encode, feature_columns, key_type, value_columns, value_names
 from fastshapley.checkpoints import fingerprint
-from fastshapley.errors import InputError, ModelError, PartError
+from fastshapley.errors import InputError, PartError
 from fastshapley.lessons import available_threads
-from fastshapley.parts import Files, Part, Text, find_files, find_parts, locate, read_part
+from fastshapley.parts import Files, Part, Text, find_files, find_parts, locate, read_part, stamp_of
 from fastshapley.schema import Schema
 from fastshapley.training import one_thread
 
@@ -41,6 +42,7 @@ PART_ROWS = 1 << 18
 _ENTRIES, _MOST = 1 << 21, 1 << 15  # inputs or values of a batch, and rows
 _MANIFEST = "_fastshapley.json"  # readers of Parquet leave out what begins with an underscore
 _DONE = "_SUCCESS"
+_OURS = re.compile(r"part-\d+-\d+-[0-9a-f]{8}\.parquet")
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,10 @@ class Explained:
     seconds: float
 
     def __str__(self) -> str:
-        pace = f"{self.rows / self.seconds:,.0f} rows a second" if self.rows else "nothing left to do"
-        kept = f", {self.kept} parts were there" if self.kept else ""
-        return f"{self.rows:,} rows explained in {self.parts} parts, {pace}{kept}: {self.output}"
+        pace = f"{self.rows / max(self.seconds, 1e-9):,.0f} rows a second" if self.parts else "nothing left to do"
+        kept = f", {self.kept} done before" if self.kept else ""
+        parts = f"{self.parts} part{'s' * (self.parts != 1)}"
+        return f"{self.rows:,} rows explained in {parts}, {pace}{kept}: {self.output}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Job:
     target: fs.FileSystem
     folder: str
     features: tuple[tuple[str, ...], ...]  # of each file
-    text: Text
+    texts: tuple[Text, ...]
     schema: pa.Schema  # of what is written
     keys: tuple[str, ...]
     outputs: tuple[int, ...]
@@ -85,20 +88,21 @@ class Job:
         try:
             rows = self._write(part, temporary, unseen, stop)
             if rows >= 0:
-                self.target.move(temporary, self.file_of(part))
-                return rows
-        except (pa.ArrowException, OSError, InputError, ModelError) as error:
-            self._drop(temporary)
-            raise PartError(f"{part}: {error}") from error
-        except BaseException:
-            self._drop(temporary)
-            raise
-        self._drop(temporary)
-        return -1
+                if stamp_of(self.system.get_file_info(part.path)) != part.stamp:
+                    raise InputError("the file has changed since the run began: run it again")
+                self._settle(temporary, self.file_of(part))
+            return rows
+        except Exception as error:  # of reading, of the user's model, of writing
+            raise PartError(f"{part}: {' '.join(str(error).split())}") from error
+        finally:
+            with suppress(OSError):  # it is there no more, if all went well
+                self.target.delete_file(temporary)
 
-    def _drop(self, path: str) -> None:
-        with suppress(OSError):
-            self.target.delete_file(path)
+    def _settle(self, temporary: str, path: str) -> None:
+        if isinstance(self.target, fs.LocalFileSystem):
+            with open(temporary, "rb+") as file:  # or a power cut could leave its name and not its bytes
+                os.fsync(file.fileno())
+        self.target.move(temporary, path)
 
     def _write(self, part: Part, path: str, unseen: set[str], stop: threading.Event | None) -> int:
         rows = 0
@@ -108,7 +112,7 @@ class Job:
             self.target.open_output_stream(path) as sink,
             pq.ParquetWriter(sink, self.schema, use_dictionary=keys, write_statistics=keys) as writer,
         ):
-            for batch in read_part(self.system, part, columns, self.text, batch_rows(self.explainer)):
+            for batch in read_part(self.system, part, columns, self.texts[part.file], batch_rows(self.explainer)):
                 if stop is not None and stop.is_set():
                     return -1
                 found = values_of(self.explainer, [batch[name] for name in features], self.outputs, "it", unseen)
@@ -131,7 +135,7 @@ class Run:
     def finish(self, done: Iterator[tuple[Part, int, Collection[str]]]) -> Explained:
         """Follow what is ``done``, a part with its rows and the columns of unseen categories, to the end."""
         start, rows, parts = time.monotonic(), 0, 0
-        size = None if any(part.rows == 0 for part in self.parts) else sum(part.rows for part in self.parts)
+        size = None if any(part.rows < 0 for part in self.parts) else sum(part.rows for part in self.parts)
         with tqdm(total=size, desc="explaining", unit="row", unit_scale=True, disable=not self.progress) as bar:
             for _, count, unseen in done:
                 rows, parts = rows + count, parts + 1
@@ -162,8 +166,8 @@ def explain_to(
     """Explain files on this machine; see `FastSHAP.explain_to`."""
     run = prepare(explainer, source, output, keys=keys, outputs=outputs, part_rows=part_rows, progress=progress)
     threads = available_threads(explainer.value_function_, explainer.network_.scale.device, most=1 << 10)
-    with one_thread():
-        return run.finish(_on_threads(run.job, run.parts, workers or threads))
+    with one_thread(), closing(_on_threads(run.job, run.parts, workers or threads)) as done:
+        return run.finish(done)
 
 
 def prepare(
@@ -182,33 +186,44 @@ def prepare(
         raise InputError("the explainer was fitted to images: files of rows are for tables")
     if part_rows < 1:
         raise InputError(f"part_rows is {part_rows}: use 1 or more")
+    for argument, given in (("keys", keys), ("outputs", outputs)):
+        if isinstance(given, str):
+            raise InputError(f"{argument} is {given!r}: pass a list, such as [{given!r}]")
     target, folder = locate(output)
-    if isinstance(source, str | os.PathLike) and locate(source)[1].rstrip("/") == folder.rstrip("/"):
-        raise InputError(f"output is {output}, where the files are that are to be explained: choose another folder")
-    if target.get_file_info(folder).type == fs.FileType.File:
-        raise InputError(f"output is {output}, which is a file: choose a folder")
     files = find_files(source, besides=folder)
     features = tuple(
         tuple(feature_columns(schema, columns.names, keys, path))
         for path, columns in zip(files.paths, files.schemas, strict=True)
     )
-    kept = _keys(files, features, keys)
     chosen = chosen_outputs(explainer, outputs)
+    copied = _copied(files, features, keys)
+    kept = [(key, key_type(key, files, features, schema)) for key in copied]
     names = value_names(explainer.player_names_, [explainer.output_names_[k] for k in chosen])
-    taken = [*(name for name, _ in kept), *names]
+    taken = [*copied, *names]
     if twice := sorted({name for name in taken if taken.count(name) > 1}):
-        raise InputError(f"columns {twice} would be there twice: leave them out of keys, or rename them")
+        raise InputError(
+            f"columns {twice} would be there twice: leave them out of keys, or rename them, or explain one of the "
+            "outputs at a time"
+        )
     layout = pa.schema([*kept, *((name, pa.float32()) for name in names)])
-    words = frozenset(c for column in schema.columns for c in column.categories or () if isinstance(c, str))
-    text = Text(dict(kept) | _text_types(schema, features[0]), words)
+    texts = {columns: csv_reading(schema, columns, kept) for columns in set(features)}
     job = Job(
-        explainer, files.system, target, folder, features, text, layout, tuple(name for name, _ in kept), chosen
+        explainer,
+        files.system,
+        target,
+        folder,
+        features,
+        tuple(texts[columns] for columns in features),
+        layout,
+        tuple(copied),
+        chosen,
     )
     parts = find_parts(files, part_rows)
-    _claim(job, files, part_rows)
-    there = {info.base_name for info in target.get_file_info(fs.FileSelector(folder))}
-    left = [part for part in parts if os.path.basename(job.file_of(part)) not in there]
-    return Run(job, left, len(parts), progress)
+    try:
+        _claim(job, files, part_rows)
+        return Run(job, _left(job, parts), len(parts), progress)
+    except OSError as error:
+        raise PartError(f"output {output} cannot be written: {error}") from error
 
 
 def values_of(
@@ -227,7 +242,9 @@ def batch_rows(explainer: FastSHAP) -> int:
     return max(1, min(_MOST, _ENTRIES // each))
 
 
-def _on_threads(job: Job, parts: Sequence[Part], threads: int) -> Iterator[tuple[Part, int, Collection[str]]]:
+def _on_threads(
+    job: Job, parts: Sequence[Part], threads: int
+) -> Generator[tuple[Part, int, Collection[str]], None, None]:
     """Parts as they are done; at an error, or an interruption, those at work are given up."""
     stop, waiting = threading.Event(), iter(parts)
 
@@ -252,23 +269,15 @@ def _on_threads(job: Job, parts: Sequence[Part], threads: int) -> Iterator[tuple
             stop.set()
 
 
-def _keys(
-    files: Files, features: Sequence[Sequence[str]], keys: Sequence[str] | None
-) -> list[tuple[str, pa.DataType]]:
-    """The columns that are copied, with the types that the first file has for them."""
-    first = files.schemas[0]
+def _copied(files: Files, features: Sequence[Sequence[str]], keys: Sequence[str] | None) -> list[str]:
+    """The columns that are copied: those that are asked for, or all that every file has besides the features."""
     if keys is None:
         shared = set.intersection(*(set(columns.names) for columns in files.schemas))
-        keys = [name for name in first.names if name in shared and name not in features[0]]
+        return [name for name in files.schemas[0].names if name in shared and name not in features[0]]
     for path, columns in zip(files.paths, files.schemas, strict=True):
         if missing := [key for key in keys if key not in columns.names]:
             raise InputError(f"keys {missing} are no columns of {path}")
-    return [(key, _filled(first.field(key).type)) for key in keys]
-
-
-def _filled(kind: pa.DataType) -> pa.DataType:
-    """Text for a column of nothing but gaps, so far."""
-    return pa.string() if pa.types.is_null(kind) else kind
+    return list(keys)
 
 
 def chosen_outputs(explainer: FastSHAP, outputs: Sequence[str] | None) -> tuple[int, ...]:
@@ -282,25 +291,12 @@ def chosen_outputs(explainer: FastSHAP, outputs: Sequence[str] | None) -> tuple[
     return tuple(names.index(name) for name in outputs)
 
 
-def _text_types(schema: Schema, features: Sequence[str]) -> dict[str, pa.DataType]:
-    """How features are read from CSV; what is not known here is left to pyarrow."""
-    types = {}
-    for name, column in zip(features, schema.columns, strict=True):
-        if column.categories is None:
-            types[name] = pa.bool_() if column.dtype in ("bool", "boolean") else pa.float64()
-        elif all(isinstance(category, str) for category in column.categories):
-            types[name] = pa.string()
-    return types
-
-
 def _claim(job: Job, files: Files, part_rows: int) -> None:
     """Tie the folder to this job: one that belongs to another, or holds other files, is refused."""
-    weights: list[Tensor] = list(job.explainer.network_.state_dict().values())
-    if (surrogate := getattr(job.explainer.value_function_, "network_", None)) is not None:
-        weights += surrogate.state_dict().values()
-    settings = (files.paths, files.stamps, part_rows, job.features, job.schema.names, job.outputs)
-    key = fingerprint(*weights, settings)
     path = f"{job.folder}/{_MANIFEST}"
+    key = fingerprint(*_tensors(job.explainer), _settings(job, files, part_rows))
+    if job.target.get_file_info(job.folder).type == fs.FileType.File:
+        raise InputError(f"output is {job.folder}, which is a file: choose a folder")
     job.target.create_dir(job.folder, recursive=True)
     if job.target.get_file_info(path).type == fs.FileType.File:
         with job.target.open_input_stream(path) as file:
@@ -314,13 +310,42 @@ def _claim(job: Job, files: Files, part_rows: int) -> None:
                 "choose another folder, or delete this one"
             )
         return
-    strange = [info.base_name for info in job.target.get_file_info(fs.FileSelector(job.folder))]
-    if strange:
-        raise InputError(f"output {job.folder} is not empty ({sorted(strange)[:3]}): choose another folder")
+    names = [info.base_name for info in job.target.get_file_info(fs.FileSelector(job.folder))]
+    # what a run leaves that is killed right here is no other's
+    if strange := sorted(name for name in names if not name.startswith((".", f"{_MANIFEST}."))):
+        raise InputError(f"output {job.folder} is not empty ({strange[:3]}): choose another folder")
     temporary = f"{path}.{secrets.token_hex(4)}"
     with job.target.open_output_stream(temporary) as file:
         file.write(json.dumps({"key": key, "files": files.paths, "part_rows": part_rows}).encode())
     job.target.move(temporary, path)
+
+
+def _tensors(explainer: FastSHAP) -> list[Tensor]:
+    """What values come from."""
+    game = explainer.value_function_
+    networks = [explainer.network_, getattr(game, "network_", None)]
+    weights = [tensor for network in networks if network is not None for tensor in network.state_dict().values()]
+    others = [getattr(game, name, None) for name in ("null", "rows_")]
+    return [*weights, *(tensor for tensor in others if isinstance(tensor, Tensor))]
+
+
+def _settings(job: Job, files: Files, part_rows: int) -> tuple[Any, ...]:
+    """What values and columns depend on besides; what is in a file, each part's name has the stamp of."""
+    layout = [(field.name, str(field.type)) for field in job.schema]
+    return files.paths, part_rows, job.features, layout, job.outputs, job.explainer.normalize_
+
+
+def _left(job: Job, parts: Sequence[Part]) -> list[Part]:
+    """The parts that are not there; what is there of files that have changed since is deleted."""
+    there = {info.base_name for info in job.target.get_file_info(fs.FileSelector(job.folder))}
+    names = [os.path.basename(job.file_of(part)) for part in parts]
+    stale = {name for name in there if _OURS.fullmatch(name)} - set(names)
+    left = [part for part, name in zip(parts, names, strict=True) if name not in there]
+    if stale:
+        logger.warning("%d parts are of files that have changed since: these are explained again", len(stale))
+    for name in [_DONE] * (_DONE in there and bool(left or stale)) + sorted(stale):
+        job.target.delete_file(f"{job.folder}/{name}")
+    return left
 
 
 def _sweep(target: fs.FileSystem, folder: str) -> None:

@@ -237,13 +237,17 @@ def _explain(options: argparse.Namespace) -> int:
     settings = {"keys": options.keys, "outputs": options.outputs, "workers": options.workers}
     if options.part_rows is not None:
         settings["part_rows"] = options.part_rows
-    if options.ray is None:
-        found = explainer.explain_to(options.source, options.output, **settings)
-    else:
-        from fastshapley import distributed
+    try:
+        if options.ray is None:
+            found = explainer.explain_to(options.source, options.output, **settings)
+        else:
+            from fastshapley import distributed
 
-        address = options.ray or None
-        found = distributed.explain_to(explainer, options.source, options.output, address=address, **settings)
+            address = options.ray or None
+            found = distributed.explain_to(explainer, options.source, options.output, address=address, **settings)
+    except KeyboardInterrupt:
+        print("fastshapley explain: interrupted; the same command goes on where it was", file=sys.stderr)
+        return 130
     print(found)
     return 0
 
