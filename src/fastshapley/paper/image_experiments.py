@@ -80,14 +80,16 @@ class ImageScale:
     """How much of everything.
 
     images: to train on, None for all. epochs: of the surrogate and of the evaluators, None for the set's own.
-    share: of the explainer's steps and evaluations. test, slow, compared: images that methods, slow methods, and
-    errors are measured on. truth: evaluations a player for the truth. left_out: images that CXPlain learns from.
-    shares: of the training images, for the robustness to limited data; robustness: of the explainer's steps there.
+    share: of the explainer's steps and evaluations; evaluations: of these once more. test, slow, compared: images
+    that methods, slow methods, and errors are measured on. truth: evaluations a player for the truth. left_out:
+    images that CXPlain learns from. shares: of the training images, for the robustness to limited data;
+    robustness: of the explainer's steps and evaluations there.
     """
 
     images: int | None = None
     epochs: int | None = None
     share: float = 1.0
+    evaluations: float = 1.0
     test: int = 1000
     slow: int = 100
     compared: int = 50
@@ -97,7 +99,11 @@ class ImageScale:
     robustness: float = 0.25
 
 
-FULL = ImageScale()
+FULL = {
+    "cifar10": ImageScale(),
+    # a network that takes three times as long
+    "imagenette": ImageScale(evaluations=0.4, compared=25, left_out=2000, shares=(0.05, 0.25, 0.5, 0.95)),
+}
 QUICK = ImageScale(
     images=1000, epochs=2, share=0.05, test=100, slow=4, compared=4, truth=8, left_out=64, shares=(0.1, 0.5)
 )  # a look at everything, not the paper's figures
@@ -120,10 +126,19 @@ class ImageExperiments:
 
     def stages(self) -> list[list[Piece]]:
         """All that the experiments need; pieces of a stage build on those before."""
-        networks = [Piece("surrogate"), *(Piece("evaluator", name) for name in EVALUATORS), Piece("CXPlain")]
+        networks = [Piece("CXPlain"), Piece("surrogate"), *(Piece("evaluator", name) for name in EVALUATORS)]
         explainers = [Piece("explainer"), *(Piece("explainer", share=share) for share in self.scale.shares)]
-        values = [Piece("values", name) for name in METHODS if name != "FastSHAP"]
-        return [[Piece("model")], networks, [*explainers, Piece("truth"), *values], [Piece("times")]]
+        last = Piece("values", "KernelSHAP-S")  # which asks the explainer for its game
+        values = [Piece("values", name) for name in METHODS if name not in ("FastSHAP", last.name)]
+        curves = [_curves(method, evaluator) for evaluator in EVALUATORS for method in METHODS]
+        curves += [_curves("FastSHAP", "paper", share) for share in self.scale.shares]
+        return [
+            [Piece("model")],
+            networks,
+            [*explainers, Piece("truth"), *values],
+            [last],
+            [*curves, Piece("times")],
+        ]
 
     def has(self, piece: Piece) -> bool:
         return self.store.has(piece.kind, self._settings(piece))
@@ -143,6 +158,7 @@ class ImageExperiments:
             "explainer": self._explainer,
             "values": self._values,
             "truth": self._truth,
+            "curves": self._curves,
             "times": self._times,
         }
         return self.store.remember(
@@ -200,16 +216,7 @@ class ImageExperiments:
 
     def curves(self, method: str, evaluator: str, share: float = 1.0, images: int | None = None) -> Curves:
         """A method's inclusion and exclusion curves, on its images or on the first of them."""
-
-        def compute(checkpoint: Checkpoint) -> dict[str, Any]:
-            found = self._game(self.get(Piece("evaluator", evaluator)), self._start_of(evaluator))
-            body, values = found.network_.body.eval(), self.values(method, share)
-            x, labels = self.images.x_test[: len(values)], self.labels[: len(values)]
-            curves = removal_curves(lambda x: body(x).softmax(1), x, values, self.players, labels)
-            return curves_as_arrays(curves)
-
-        settings = {**self._settings(Piece("curves", method, share)), "evaluator": evaluator}
-        return curves_from_arrays(self.store.remember("curves", settings, compute), images)
+        return curves_from_arrays(self.get(_curves(method, evaluator, share)), images)
 
     def _model(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
         """The classifier, trained on for the size of these images."""
@@ -325,6 +332,13 @@ class ImageExperiments:
             "history": way.history.astype(np.float32),
         }
 
+    def _curves(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+        evaluator, method = piece.name.split(": ")
+        found = self._game(self.get(Piece("evaluator", evaluator)), self._start_of(evaluator))
+        body, values = found.network_.body.eval(), self.values(method, piece.share)
+        x, labels = self.images.x_test[: len(values)], self.labels[: len(values)]
+        return curves_as_arrays(removal_curves(lambda x: body(x).softmax(1), x, values, self.players, labels))
+
     def _times(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
         """Seconds of one processor to explain an image, the least of some rounds with each method in turn."""
         explainer = self.explainer()
@@ -366,12 +380,11 @@ class ImageExperiments:
         recipe = recipes.default_images(int(share * training_rows(self.set, self.scale.images)))
         return self._part(recipe, self.scale.share * (1.0 if share == 1 else self.scale.robustness))
 
-    @staticmethod
-    def _part(recipe: Recipe, part: float) -> Recipe:
+    def _part(self, recipe: Recipe, part: float) -> Recipe:
         """The recipe with a part of the explainer's work, and without the network for its errors."""
         assert recipe.explainer.steps is not None
         assert recipe.targets is not None
-        steps, evaluations = recipe.explainer.steps, recipe.targets.evaluations
+        steps, evaluations = recipe.explainer.steps, self.scale.evaluations * recipe.targets.evaluations
         return replace(
             recipe,
             errors=None,
@@ -382,6 +395,10 @@ class ImageExperiments:
     def _settings(self, piece: Piece) -> dict[str, Any]:
         recipe = asdict(self._recipe(piece.share))
         return {"made_by": revision(), **asdict(self.set), **asdict(self.scale), **asdict(piece), **recipe}
+
+
+def _curves(method: str, evaluator: str, share: float = 1.0) -> Piece:
+    return Piece("curves", f"{evaluator}: {method}", share)
 
 
 def revision() -> str:

@@ -33,7 +33,7 @@ class ImageSet:
 
 SETS = {
     "cifar10": ImageSet("cifar10", 32, 16, "resnet20", "resnet56", images=30_000, epochs=5),
-    "imagenette": ImageSet("imagenette", 112, 14, "squeezenet", "mobilenet_v2", images=3000, epochs=20, tuning=8),
+    "imagenette": ImageSet("imagenette", 98, 14, "squeezenet", "mobilenet_v2", images=3000, epochs=16, tuning=8),
 }
 
 

@@ -49,7 +49,7 @@ def run(
     """
     require("matplotlib", "paper")  # before hours of work, not after
     require("captum", "images")
-    experiments = ImageExperiments(Store(store), SETS[dataset], QUICK if quick else FULL)
+    experiments = ImageExperiments(Store(store), SETS[dataset], QUICK if quick else FULL[dataset])
     name = f"images, {dataset}"
     compute_all(experiments, experiments.stages(), name, workers or os.cpu_count() or 1, progress=progress)
     command = f"fastshapley paper images --dataset {dataset}" + " --quick" * quick
