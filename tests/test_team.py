@@ -132,7 +132,7 @@ def test_a_killed_fit_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     from problems import explainer, people, people_model
 
     X, y = people(400)
-    inputs = len(explainer(people_model(X, y)).fit(X).network_.encoder.columns)
+    inputs = explainer(people_model(X, y)).fit(X).network_.encoder(torch.zeros(1, X.shape[1])).shape[1]
     killed = together(tmp_path, fit.format(killed=True, inputs=inputs, folder="one"))
     assert killed.returncode != 0
     assert (tmp_path / "one" / "explainer.pt").exists(), killed.stderr

@@ -17,7 +17,7 @@ from fastshapley.errors import InputError
 from fastshapley.parts import GAPS, Files, Text, is_parquet
 from fastshapley.schema import Schema, check_numbers, lacking
 
-_CHUNK = 4096  # rows explained at once: all of it stays in the cache
+_CHUNK = 2048  # rows explained at once: all of it stays in the cache
 _PLAIN = {str: pa.string(), int: pa.int64()}
 _EXACT = 1 << 53  # float64 holds every integer up to this
 
