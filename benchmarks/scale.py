@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import torch
+from scale_page import page
 
 from fastshapley import FastSHAP, Recipe, Training
 from fastshapley.datasets import load_census
@@ -227,14 +228,19 @@ def training() -> dict[str, Any]:
     return {"fits": found}
 
 
-def page(found: dict[str, Any]) -> str:
-    return ""
+def on_disk() -> dict[str, float]:
+    """Bytes a row of a file that is read, and of the files that are written."""
+    rows = SIZES[1]
+    explained(rows)
+    written = sum(path.stat().st_size for path in (FOLDER / "out").glob("*.parquet"))
+    return {"read": (FOLDER / f"{rows}.parquet").stat().st_size / rows, "written": written / rows}
 
 
 def main() -> None:
     """Measure what is not there yet, then write the page."""
     prepare()
-    parts = {"rows": rows_a_second, "sizes": in_rows, "ray": on_ray, "players": in_players, "training": training}
+    parts = {"rows": rows_a_second, "sizes": in_rows, "ray": on_ray, "players": in_players}
+    parts |= {"training": training, "disk": on_disk}
     found: dict[str, Any] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for name, measure in parts.items():
         if name not in found:
