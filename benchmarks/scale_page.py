@@ -68,7 +68,8 @@ classes halves what is written.
 
 {trillion:,.0f} core hours: {alone:.1f} hours of 1000 cores if nothing is lost, {lossy:.1f} with the loss to Ray
 that we saw on two. {read:.0f} TB are read and {written:.0f} TB written; in {alone:.1f} hours that is
-{reading:.1f} GB and {writing:.1f} GB a second, which object stores deliver to many readers, and few file servers do.
+{reading:.1f} GB and {writing:.1f} GB a second, which object stores deliver to many readers, and few file
+servers do.
 
 Where the limits are; none of this was tried at that size:
 
@@ -145,5 +146,5 @@ def _fits(fits: Sequence[dict[str, float]]) -> str:
 
     return table(
         ["seed", "one process, 1e-4", "seconds", "two of Ray's, 1e-4", "seconds"],
-        [[seed, *cells(seed, 1), *cells(seed, 2)] for seed in sorted({fit["seed"] for fit in fits})],
+        [[str(seed), *cells(seed, 1), *cells(seed, 2)] for seed in sorted({fit["seed"] for fit in fits})],
     )
