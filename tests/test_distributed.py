@@ -37,7 +37,7 @@ from fastshapley import distributed  # noqa: E402
 pytestmark = [pytest.mark.filterwarnings("default::" + kind) for kind in ("FutureWarning", "ResourceWarning")]
 pytestmark.append(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
 pytestmark.append(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
-PATIENCE = 120.0  # seconds, for what must happen at last on a busy machine
+PATIENCE = 300.0  # seconds, for what must happen at last on a busy machine
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -137,7 +137,7 @@ class Graph:
             if outputs is None or np.shape(outputs) != shape:
                 raise InputError(f"this graph needs the model's outputs too, of shape {shape}")
             given["outputs"] = np.asarray(outputs, dtype=np.float64)
-        return dict(zip(self.results, self._session.run(None, given), strict=True))
+        return dict(zip(self.results, self._session.run(self.results, given), strict=True))
 
     def _encode_row(self, number: int, row: Any, unseen: set[str]) -> list[float]:
         if isinstance(row, Mapping):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import coroutine
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ TOGETHER = 256  # rows of one run
 class Batcher:
     """Runs ``compute``, from arrays of as many rows each to results of as many, for several requests at once.
 
-    A quick graph answers on the event loop, at the end of the turn in which the requests were read: there is no
+    A quick graph answers on the event loop, in the turn after the one in which the requests were read: there is no
     timer, so nobody waits for company that may not come. A slow one runs in a thread, and takes what has gathered
     when it is free. A request of more rows than go together has a run of its own, in a thread.
     """
@@ -29,40 +30,51 @@ class Batcher:
         self._compute, self._quick = compute, quick
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="graph")
         self._waiting: list[_Request] = []
-        self._due = False  # a turn is on its way, or under way in a thread
+        self._busy = False  # a thread runs the slow graph
 
     async def __call__(self, *arrays: Array) -> Results:
-        loop = asyncio.get_running_loop()
         if len(arrays[0]) > TOGETHER:
-            return await loop.run_in_executor(self._pool, self._compute, *arrays)
-        request = _Request(arrays, loop.create_future())
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._compute, *arrays)
+        request = _Request(arrays)
         self._waiting.append(request)
-        if not self._due:
-            self._due = True
-            loop.call_soon(self._turn)
-        return await request.future
-
-    def _turn(self) -> None:
-        while together := self._next():
+        try:
             if self._quick:
-                self._answer(together, self._run(together))
-                continue
+                await _next_turn()  # all that were read in this one are waiting then, and the first runs for all
+                while request.found is None:
+                    self._run(self._next())
+            else:
+                request.answered = asyncio.get_running_loop().create_future()
+                if not self._busy:
+                    self._start()
+                await request.answered
+        except asyncio.CancelledError:
+            request.left = True
+            raise
+        assert request.found is not None
+        if isinstance(request.found, Exception):
+            raise request.found
+        return request.found
+
+    def _start(self) -> None:
+        """Let a thread run the slow graph for those who wait, and again until nobody does."""
+        self._busy = False
+        while together := self._next():
             try:
-                running = asyncio.get_running_loop().run_in_executor(self._pool, self._run, together)
+                running = asyncio.get_running_loop().run_in_executor(self._pool, self._computed, together)
             except RuntimeError as error:  # no thread is to be had
                 self._answer(together, error)
                 continue
             running.add_done_callback(partial(self._ran, together))
+            self._busy = True
             return
-        self._due = False
 
     def _ran(self, together: list[_Request], done: asyncio.Future[Results | Exception]) -> None:
         self._answer(together, RuntimeError("the run was cancelled") if done.cancelled() else done.result())
-        self._turn()
+        self._start()
 
     def _next(self) -> list[_Request]:
         """The requests that came first, as many as go together, without those whose clients have left."""
-        waiting = [request for request in self._waiting if not request.future.done()]
+        waiting = [request for request in self._waiting if not request.left]
         rows, last = 0, 0
         for request in waiting:
             rows += len(request.arrays[0])
@@ -72,7 +84,10 @@ class Batcher:
         self._waiting = waiting[last:]
         return waiting[:last]
 
-    def _run(self, together: list[_Request]) -> Results | Exception:
+    def _run(self, together: list[_Request]) -> None:
+        self._answer(together, self._computed(together))
+
+    def _computed(self, together: list[_Request]) -> Results | Exception:
         try:
             if len(together) == 1:
                 return self._compute(*together[0].arrays)
@@ -84,24 +99,33 @@ class Batcher:
     def _answer(self, together: list[_Request], found: Results | Exception) -> None:
         if isinstance(found, Exception) and len(together) > 1:  # then each by itself: one may spoil all
             for request in together:
-                self._answer([request], self._run([request]))
+                self._run([request])
             return
         start = 0
         for request in together:
             end = start + len(request.arrays[0])
-            if request.future.done():  # its client has left meanwhile
-                pass
-            elif isinstance(found, Exception):
-                request.future.set_exception(found)
+            if len(together) == 1 or isinstance(found, Exception):
+                request.found = found
             else:
-                request.future.set_result({name: values[start:end] for name, values in found.items()})
+                request.found = {name: values[start:end] for name, values in found.items()}
+            if request.answered is not None and not request.answered.done():  # its client may have left meanwhile
+                request.answered.set_result(None)
             start = end
 
 
 class _Request:
-    """The arrays of one request, and who waits for their results."""
+    """The arrays of one request, what was found for them, and whether its client has left."""
 
-    __slots__ = ("arrays", "future")
+    __slots__ = ("answered", "arrays", "found", "left")
 
-    def __init__(self, arrays: tuple[Array, ...], future: asyncio.Future[Any]) -> None:
-        self.arrays, self.future = arrays, future
+    def __init__(self, arrays: tuple[Array, ...]) -> None:
+        self.arrays = arrays
+        self.found: Results | Exception | None = None
+        self.left = False
+        self.answered: asyncio.Future[None] | None = None  # of a slow graph
+
+
+@coroutine
+def _next_turn() -> Generator[None, None, None]:
+    """Until the event loop comes round again, which takes no timer and no future."""
+    yield
