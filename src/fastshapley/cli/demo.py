@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
         _run,
         help="explain a model of scikit-learn's breast cancer table, or digits",
         description="Trains a model on data that scikit-learn brings along, explains it, holds the values against "
-        "converged or exact ones, and draws pictures. It takes under a minute and downloads nothing.",
+        "converged or exact ones, and draws pictures. Nothing is downloaded.",
         examples="""
             fastshapley demo
             fastshapley demo --images --output pictures/

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -43,7 +44,8 @@ def compute_all(work: Work, stages: Sequence[Sequence[Any]], name: str, workers:
 @contextmanager
 def _pool(workers: int) -> Iterator[Executor]:
     """Processes that start afresh, and do not outlive an interruption."""
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    start = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=start, initializer=_leave_interruptions)
     try:
         yield pool
     except KeyboardInterrupt:
@@ -52,6 +54,11 @@ def _pool(workers: int) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _leave_interruptions() -> None:
+    """Ctrl-C reaches every process: this one's end is left to the first, and it need not say that it was hit."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _compute(work: Work, piece: Any) -> None:
