@@ -136,7 +136,7 @@ def _run(options: argparse.Namespace) -> Result | None:
         return None
     explainer.save(options.output)
     if options.checkpoint is None:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # the explainer is saved, whatever happens here
     found = report.described(options.output)
     seconds = time.monotonic() - start
     text = f"{found.text}\nexplainer: {options.output.resolve()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -57,8 +58,9 @@ def _pool(workers: int) -> Iterator[Executor]:
 
 
 def _leave_interruptions() -> None:
-    """Ctrl-C reaches every process: this one's end is left to the first, and it need not say that it was hit."""
+    """Ctrl-C reaches every process: this one's end is left to the first, and nothing is said of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tqdm.set_lock(threading.RLock())  # or one that all processes share, which Python would miss with a warning
 
 
 def _compute(work: Work, piece: Any) -> None:
