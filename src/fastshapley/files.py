@@ -1,11 +1,14 @@
-"""Files that are there whole, or not at all."""
+"""Files that are there whole, or not at all, and text for them."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -33,3 +36,20 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file, or leave what was there."""
     write_bytes(path, text.encode())
+
+
+def json_text(value: Any) -> str:
+    """JSON, with null for what it has no word for: a figure that could not be measured.
+
+    >>> json_text({"error": float("nan"), "rows": (1, 2)})
+    '{"error": null, "rows": [1, 2]}'
+    """
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -249,14 +249,13 @@ def _evaluate(
     start = time.monotonic()
     parts, blocks = [], torch.arange(len(x), device=x.device).split(max(1, _block(x, run) // calls))
     clock = Clock(min(seconds, _SHARE * run.clock.left()))
-    bar = run.bar(sum(map(len, blocks)), "coalitions", "row")
-    with closing(_each(one, len(blocks), threads)) as results:
+    total = sum(map(len, blocks))
+    with run.bar(total, "coalitions", "row") as bar, closing(_each(one, len(blocks), threads)) as results:
         for number, part in enumerate(results):
             parts.append(part)
             bar.update(len(blocks[number]))
             if not clock.left():
                 break
-    bar.close()
     found = tuple(torch.cat(column) for column in zip(*parts, strict=True))
     run.timings["coalitions"] = (time.monotonic() - start, len(found[0]) * calls)
     return found

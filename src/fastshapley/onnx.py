@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fastshapley.errors import ExportError, InputError
-from fastshapley.files import write_bytes
+from fastshapley.files import json_text, write_bytes
 from fastshapley.graph import FORMAT, KEY
 from fastshapley.images import ImageSchema
 from fastshapley.networks.mlp import MaskedNetwork
@@ -99,7 +97,7 @@ def export(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     model = program.model_proto
     _forget_where_it_was_made(model)
     entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, json.dumps(_finite(describe(explainer)), allow_nan=False)
+    entry.key, entry.value = KEY, json_text(describe(explainer))
     data = model.SerializeToString()
     _check(data, graph, inputs, names)
     write_bytes(Path(path), data)
@@ -130,15 +128,6 @@ def describe(explainer: FastSHAP) -> dict[str, Any]:
     if not isinstance(schema, ImageSchema):
         found["ranges"] = _ranges(explainer.reference_.sample)
     return found
-
-
-def _finite(value: Any) -> Any:
-    """With null for what JSON has no word for: a figure that could not be measured."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _ranges(sample: Tensor) -> list[list[float] | None]:

@@ -137,6 +137,11 @@ def load(
     )
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """What a file says of itself: all but the numbers of networks. No model is needed for it."""
+    return _read(path)[0]
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file that FastSHAP.save wrote")

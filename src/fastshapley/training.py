@@ -199,13 +199,12 @@ def train(
     )
     state = _State(network, optimizer, scheduler, generator)
     loss = team.parallel(network, loss)
-    with run.isolated(phase):
+    with run.isolated(phase), run.bar(epochs * batches, phase, "step") as bar:
         saved = team.share(lambda: states.load(phase))
         if saved is None:
             state.record(_validate(network, validate, phase, options, 0, team))
         else:
             state.restore(saved)
-        bar = run.bar(epochs * batches, phase, "step")
         bar.update(state.epoch * batches)
         start = last_save = time.monotonic()
         steps = 0
@@ -232,7 +231,6 @@ def train(
             if time.monotonic() - last_save > _SAVE_SECONDS and team.rank == 0:
                 states.save(phase, state.dump())
                 last_save = time.monotonic()
-        bar.close()
         run.timings[phase] = (time.monotonic() - start, steps)
         new = not state.finished
         state.finished = True  # by its time, perhaps: a run that is resumed does not go on with it

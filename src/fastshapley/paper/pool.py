@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -43,7 +45,8 @@ def compute_all(work: Work, stages: Sequence[Sequence[Any]], name: str, workers:
 @contextmanager
 def _pool(workers: int) -> Iterator[Executor]:
     """Processes that start afresh, and do not outlive an interruption."""
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    start = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=start, initializer=_leave_interruptions)
     try:
         yield pool
     except KeyboardInterrupt:
@@ -52,6 +55,12 @@ def _pool(workers: int) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _leave_interruptions() -> None:
+    """Ctrl-C reaches every process: this one's end is left to the first, and nothing is said of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tqdm.set_lock(threading.RLock())  # or one that all processes share, which Python would miss with a warning
 
 
 def _compute(work: Work, piece: Any) -> None:

@@ -67,7 +67,7 @@ class Removal(BaseGame, ABC):
         if self.model_ is None:
             raise ModelError(
                 f"the {type(self).__name__.lower()} value function calls the model, which a file does not hold: "
-                "use FastSHAP.load(path, model=model)"
+                "use FastSHAP.load(path, model=model), or --model on the command line"
             )
         return self.model_(x)
 
