@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fastshapley import FastSHAP, Groups
 from fastshapley.errors import InputError
-from fastshapley.value_functions import grand_values, null_values
+from fastshapley.value_functions import Baseline, grand_values, null_values
 
 captum = pytest.importorskip("captum", reason="needs the images extra")
 from captum.attr import Attribution, KernelShap, NoiseTunnel  # noqa: E402
@@ -39,6 +39,13 @@ def three() -> FastSHAP:
 @pytest.fixture(scope="module")
 def grouped() -> FastSHAP:
     return explainer(linear, players=Groups({"pair": [0, 2]})).fit(X)
+
+
+def baseline_of(fitted: FastSHAP) -> Tensor:
+    """What hidden columns of its rows are, (1, columns)."""
+    game = fitted.value_function_
+    assert isinstance(game, Baseline)
+    return game.rows_.float()
 
 
 def test_it_is_an_attribution(three: FastSHAP) -> None:
@@ -110,7 +117,7 @@ def test_inputs_are_one_tensor(three: FastSHAP, inputs: Any) -> None:
 
 def test_it_comes_close_to_captums_own_kernel_shap(three: FastSHAP) -> None:
     """On an additive game, whose values both know: theirs exactly, from its regression, ours as it has learnt."""
-    baseline = three.value_function_.rows_.float()
+    baseline = baseline_of(three)
     theirs = KernelShap(linear).attribute(X[:1], baselines=baseline, target=0, n_samples=200)
     known = (X[:1] - baseline) * WEIGHT[:, 0]
     assert torch.allclose(theirs, known, atol=1e-3)
@@ -213,7 +220,7 @@ def test_captums_metrics_and_noise_take_it(three: FastSHAP) -> None:
     assert sharp.shape == (5,)
     assert bool((sharp > 0).all())
 
-    baseline = three.value_function_.rows_.float()
+    baseline = baseline_of(three)
 
     def hide(inputs: Tensor) -> tuple[Tensor, Tensor]:
         hidden = (torch.rand(inputs.shape) < 0.5).to(inputs)

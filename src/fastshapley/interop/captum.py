@@ -49,7 +49,7 @@ class FastShap(captum.Attribution):
         self.explainer = explainer
         super().__init__(self._grand)
 
-    @_log.log_usage()  # captum's NoiseTunnel asks for the function that this wraps
+    @_log.log_usage()  # type: ignore[untyped-decorator]  # captum's NoiseTunnel asks for the function that this wraps
     def attribute(
         self, inputs: Inputs, target: Target = None, return_convergence_delta: bool = False
     ) -> Inputs | tuple[Inputs, Tensor]:
@@ -112,12 +112,11 @@ class FastShap(captum.Attribution):
     def _targets(self, target: Target, rows: int) -> Tensor:
         """The number of the output that is explained, for each row, (n,)."""
         outputs = self.explainer.value_function_.outputs
-        if target is None and outputs == 1:
-            target = 0
-        if isinstance(target, list | tuple) and any(isinstance(each, tuple) for each in target):
-            target = [each[0] if isinstance(each, tuple) and len(each) == 1 else each for each in target]  # type: ignore[misc]
+        numbers: Any = 0 if target is None and outputs == 1 else target
+        if isinstance(target, list):  # captum also takes a tuple of one for each row
+            numbers = [each[0] if isinstance(each, tuple) and len(each) == 1 else each for each in target]
         try:
-            given = torch.as_tensor(target)
+            given = torch.as_tensor(numbers)
         except (TypeError, ValueError, RuntimeError):
             given = torch.empty(0)
         one = given.numel() == 1 and not isinstance(target, list)
