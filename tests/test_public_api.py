@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import subprocess
@@ -87,6 +88,20 @@ def test_importing_the_explainer_loads_no_boosters() -> None:
     script += "sys.exit('lightgbm' in sys.modules or 'xgboost' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == ""
+
+
+def test_interoperation_is_imported_when_it_is_asked_for() -> None:
+    for module, names in {
+        "shapiq": ("Explainer", "Game"),
+        "captum": ("FastShap",),
+        "mlflow": ("load_explainer", "log_explainer", "save_explainer"),
+    }.items():
+        pytest.importorskip(module)
+        imported = importlib.import_module(f"fastshapley.interop.{module}")
+        assert all(hasattr(imported, name) for name in names)
+    script = "import sys, fastshapley.interop; from fastshapley import FastSHAP; "
+    script += "sys.exit(any(name in sys.modules for name in ('shapiq', 'captum', 'mlflow')))"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_the_demonstration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,16 @@ from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, trial_rows
 from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
 from fastshapley.players import Partition, Superpixels
-from fastshapley.preparing import NAMED, check_parameters, device_of, hold_out, is_fitted, players_of, start_run
+from fastshapley.preparing import (
+    NAMED,
+    check_parameters,
+    device_of,
+    hold_out,
+    is_fitted,
+    mention_one_hot,
+    players_of,
+    start_run,
+)
 from fastshapley.report import ROWS, Report, measure_network
 from fastshapley.schema import Schema
 from fastshapley.team import Team
@@ -97,6 +106,8 @@ def fit_explainer(
     check_budget(explainer.evaluation_budget, len(trial))
     model = None if explainer.model is None else ModelFunction(explainer.model, schema, trial, explainer.logits)
     partition = explainer.partition_ if update else players_of(explainer, schema)
+    if not update and team.rank == 0:
+        mention_one_hot(explainer, schema, x)
     run = replace(start_run(explainer, schema, x, x_val, model, checkpoint, before, team), clock=clock)
     x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
     x_exam, x_report = hold_out(x_val, run, share=0.5, most=ROWS)

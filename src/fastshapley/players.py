@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from fastshapley import one_hot
 from fastshapley.errors import InputError
 
 
@@ -83,6 +84,34 @@ class Groups:
     """
 
     groups: Mapping[str, Sequence[str | int]]
+
+    @classmethod
+    def from_one_hot(cls, X: Any) -> Groups:
+        """The one-hot columns of a DataFrame, as `pandas.get_dummies` makes them, each category as one player.
+
+        These are columns of 0 and 1 whose names start alike, up to a separator, which is the player's name, and of
+        which every row has one, or at most one where a category was dropped or there are gaps. Flags that are
+        independent of each other are not, and rows must be enough to tell, some twenty at least.
+
+        >>> import pandas as pd
+        >>> X = pd.DataFrame({"age": range(24), "job": ["clerk", "chef", "nurse"] * 8})
+        >>> Groups.from_one_hot(pd.get_dummies(X))
+        Groups(groups={'job': ['job_chef', 'job_clerk', 'job_nurse']})
+        """
+        return cls(one_hot.recognised(*one_hot.columns_of(X)))
+
+    @classmethod
+    def from_transformer(cls, transformer: Any) -> Groups:
+        """Each column that a fitted ColumnTransformer one-hot encodes as one player of the columns that it makes.
+
+        The transformer may also be a OneHotEncoder, or a Pipeline that ends in either. The groups are of the table
+        that it returns, by position.
+
+        >>> from sklearn.preprocessing import OneHotEncoder
+        >>> Groups.from_transformer(OneHotEncoder().fit([["clerk", "yes"], ["chef", "no"], ["nurse", "no"]]))
+        Groups(groups={'column 0': [0, 1, 2], 'column 1': [3, 4]})
+        """
+        return cls(one_hot.encoded(transformer))
 
     def bind(self, columns: Sequence[str]) -> Partition:
         player_of: dict[int, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastshapley import recipes
+from fastshapley import one_hot, recipes
 from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
 from fastshapley.errors import InputError
 from fastshapley.images import ImageSchema
@@ -26,8 +27,11 @@ from fastshapley.value_functions.base import LINKS
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
 
+logger = logging.getLogger(__name__)
+
 HELD_OUT = 0.2  # of the rows, when no validation rows are given
 _BUILT = ("value_function", "players", "network")  # which are other objects after a file was loaded
+_SHOWN = 5  # one-hot columns that are mentioned by name
 NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
 
 
@@ -138,6 +142,24 @@ def players_of(explainer: FastSHAP, schema: Schema | ImageSchema) -> Partition:
             f"{game.players}: {own.names}"
         )
     return own
+
+
+def mention_one_hot(explainer: FastSHAP, schema: Schema | ImageSchema, x: Rows) -> None:
+    """Say, in one line, which columns look one-hot encoded where each is a player because none were asked for."""
+    if explainer.players is not None or is_fitted(explainer.value_function) or not isinstance(schema, Schema):
+        return
+    if schema.container != "frame":
+        return
+    numbers = [j for j, column in enumerate(schema.columns) if column.categories is None]
+    held = np.asfortranarray(x[:, numbers].cpu().numpy())  # it is read column by column
+    found = one_hot.recognised([schema.names[j] for j in numbers], held)
+    if found:
+        shown = [f"{name!r} ({len(columns)} columns)" for name, columns in found.items()]
+        logger.warning(
+            "X has one-hot columns, each of which is a player now: %s. With players=Groups.from_one_hot(X) each of "
+            "these is one player; with players=Features() this is not mentioned.",
+            ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""),
+        )
 
 
 def is_fitted(value_function: Any) -> bool:
