@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hmac
 import logging
 import time
@@ -86,6 +87,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.service = service
+        gc.collect()
+        gc.freeze()  # what is here now stays: it need not be looked through again and again for what is left over
         watch, late = asyncio.create_task(models.watch()), asyncio.create_task(service.stop_the_late())
         yield
         late.cancel()
@@ -264,7 +267,7 @@ class Service:
 
     async def _explained(self, model: Model, arrays: tuple[Array, ...], write: Write) -> Response:
         found = await model.run(*arrays)
-        if not found.pop("finite").all():
+        if "finite" in found and not found.pop("finite").all():
             raise InputError("a row has numbers so far from those at fit that the network overflows")
         self.metrics.rows(model.name, len(arrays[0]))
         if len(arrays[0]) <= TOGETHER:

@@ -120,11 +120,12 @@ def read(name: str, file: Path) -> Model:
         raise FileFormatError(f"{file}: {error}") from error
 
     def compute(*arrays: Array) -> Results:
-        """The graph's results, and for each row whether they are numbers."""
+        """The graph's results, and where some are no numbers, for each row whether they are: ``finite``."""
         found: Results = dict(graph(*arrays))
         # sums are finite if all of it is, and are quicker to look at
         sums = np.add.reduce(found["shap_values"], (1, 2)) + np.add.reduce(found["predictions"], 1)
-        found["finite"] = np.isfinite(sums)
+        if not (finite := np.isfinite(sums)).all():
+            found["finite"] = finite
         return found
 
     return Model(name, graph, data, Batcher(compute, quick=_is_quick(graph)))
