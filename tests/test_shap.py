@@ -370,6 +370,18 @@ class TestPlots:
         shap.multioutput_decision_plot(list(base), list(np.moveaxis(values, -1, 0)), row_index=0, show=False)
         assert figures.gcf().axes
 
+    def test_images_as_shaps_example_explains_them(self, image_explainer: FastSHAP, figures: Any) -> None:
+        import small_images
+
+        top = shap.Explanation.argsort.flip[:1]
+        found = image_explainer(small_images.X[:4], max_evals=20, batch_size=2, outputs=top, silent=True)
+        every = image_explainer(small_images.X[:4], budget=20)
+        assert found.shape == (*every.shape[:-1], 1)
+        picked = (every.values.sum((1, 2, 3)) + every.base_values).argmax(1)
+        np.testing.assert_array_equal(found.values[..., 0], every.values[range(4), ..., picked])
+        shap.image_plot(found, show=False)
+        assert len(figures.gcf().axes) >= 8
+
     def test_category_names_are_drawn(self, persons: Any, figures: Any) -> None:
         fitted, X = persons
         explanation = fitted(X[:60])[:, :, "1"]

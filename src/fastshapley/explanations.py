@@ -31,7 +31,7 @@ class Values:
     values: Tensor
     base: Tensor
     stderr: Tensor | None
-    names: Sequence[str]
+    names: Sequence[str] | NDArray[np.str_]
     squeezed: bool = True
 
     def chosen(self, outputs: Any) -> Values:
@@ -41,9 +41,9 @@ class Values:
             rows = [outputs.apply(shap.Explanation(row)).values for row in totals]
             picked = np.array(rows, dtype=np.int64).reshape(len(rows), -1 if rows else 1)
         else:
-            picked = np.tile(chosen_outputs(self.names, outputs), (len(self.values), 1))
+            picked = np.tile(chosen_outputs(list(self.names), outputs), (len(self.values), 1))
         alike = len(picked) > 0 and bool((picked == picked[0]).all())
-        names = np.array(self.names)[picked[0] if alike else picked].tolist()
+        names = np.array(self.names)[picked[0] if alike else picked]
         index = torch.from_numpy(picked).to(self.values.device)
         each = index[:, None].expand(-1, self.values.shape[1], -1)
         stderr = None if self.stderr is None else self.stderr.gather(2, each)
@@ -51,12 +51,13 @@ class Values:
 
     def explanation(self, show: Callable[[Tensor], NDArray[np.float64]], **more: Any) -> shap.Explanation:
         """A `shap.Explanation`; ``show`` puts values where they lie, with the outputs in the last axis."""
-        shaped = squeeze if self.squeezed else np.asarray
+        shaped, names = (squeeze if self.squeezed else np.asarray), np.array(self.names)
+        named = names if names.ndim == 2 else names.tolist()  # a list of all rows', an array of each row's own
         return shap.Explanation(
             values=shaped(show(self.values)),
             base_values=shaped(self.base.cpu().numpy()),
             error_std=None if self.stderr is None else shaped(show(self.stderr)),
-            output_names=None if self.squeezed and len(self.names) == 1 else list(self.names),
+            output_names=None if self.squeezed and len(named) == 1 else named,
             **more,
         )
 
