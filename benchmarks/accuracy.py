@@ -159,7 +159,7 @@ def other_games(table: Table) -> dict[str, Any]:
         game: Any = baseline(table.data) if kind == "baseline" else kind
         explainer = FastSHAP(
             table.model, value_function=game, players=table.data.players, random_state=0, progress=False
-        ).fit(table.data.X_train, table.data.X_val)
+        ).fit(table.data.X_train, X_val=table.data.X_val)
         seconds = time.perf_counter() - start
         if kind == "baseline":
             truth = explainer.estimate(X, "exact")

@@ -29,7 +29,9 @@ TEST_ROWS = 256
 def accuracy(data: Split, model: Any, recipe: Any, seed: int) -> tuple[FastSHAP, dict[str, Any]]:
     """Train both networks and measure on the first test rows."""
     start = time.perf_counter()
-    explainer = FastSHAP(model, recipe=recipe, random_state=seed, progress=False).fit(data.X_train, data.X_val)
+    explainer = FastSHAP(model, recipe=recipe, random_state=seed, progress=False).fit(
+        data.X_train, X_val=data.X_val
+    )
     seconds = time.perf_counter() - start
     rows = data.X_test[:TEST_ROWS]
     values, truth = explainer.shap_values(rows), explainer.estimate(rows, "exact").values

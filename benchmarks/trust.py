@@ -60,7 +60,7 @@ def paper_table(name: str) -> Callable[[], tuple[FastSHAP, Any]]:
         data = TABLES[name].load()
         model = TABLES[name].train(data)
         explainer = FastSHAP(model, players=data.players, random_state=0, progress=False)
-        return explainer.fit(data.X_train, data.X_val), data.X_test
+        return explainer.fit(data.X_train, X_val=data.X_val), data.X_test
 
     return fit
 
@@ -123,7 +123,7 @@ def measure(name: str) -> dict[str, Any]:
     else:
         truth = explainer.estimate(X, "kernel", budget=CONVERGED, sampling="leverage", random_state=1)
     x = explainer._encode(X)[:]
-    phi = explainer._explain(x)[0]
+    phi = explainer.explain_encoded(x)[0]
     noise = np.square(truth.stderr).sum((1, 2))
     found = residuals(game, x, phi, PAIRS * game.players, torch.Generator().manual_seed(0)).squared_error().numpy()
     squared = np.square(phi.numpy() - truth.values).sum((1, 2)) - noise

@@ -170,10 +170,10 @@ def updates() -> dict[str, Any]:
         }
 
     fresh = FastSHAP(model, random_state=0, progress=False)
-    before, first = measured(lambda: copy.deepcopy(fresh).fit(young, young_val))
-    _, whole = measured(lambda: copy.deepcopy(fresh).fit(data.X_train, data.X_val))
+    before, first = measured(lambda: copy.deepcopy(fresh).fit(young, X_val=young_val))
+    _, whole = measured(lambda: copy.deepcopy(fresh).fit(data.X_train, X_val=data.X_val))
     drift = before.check(X)
-    _, updated = measured(lambda: before.update(data.X_train, data.X_val))
+    _, updated = measured(lambda: before.update(data.X_train, X_val=data.X_val))
     return {"young": first, "all": whole, "updated": updated, "drift_p_value": drift.p_value}
 
 

@@ -295,7 +295,7 @@ def test_scaling_must_make_sense() -> None:
     with pytest.raises(InputError, match=r"scaling is 'two'"):
         explainer(linear, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), scaling="two")
     with pytest.raises(InputError, match=r"X_val is a DataFrame"):
-        explainer(linear, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), frame_of(10), scaling=2)
+        explainer(linear, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), X_val=frame_of(10), scaling=2)
 
 
 def test_a_slow_model_is_called_by_all(tmp_path: Path) -> None:

@@ -225,7 +225,9 @@ class TestGivenGames:
         X = numbers(400)
         X[:, 0] = 0
         X[:20, 0] = 1
-        fitted = explainer(lambda rows: rows[:, 0], value_function=Baseline(np.zeros((1, 4)))).fit(X, X[100:150])
+        fitted = explainer(lambda rows: rows[:, 0], value_function=Baseline(np.zeros((1, 4)))).fit(
+            X, X_val=X[100:150]
+        )
         np.testing.assert_allclose(fitted.shap_values(X[:1])[0], [1, 0, 0, 0], atol=0.2)
 
     def test_members_of_a_users_game_are_its_own_business(self) -> None:

@@ -53,9 +53,9 @@ class TestBadInput:
         with pytest.raises(InputError, match="X has no rows"):
             explainer(lambda rows: rows[:, 0]).fit(self.X[:0])
         with pytest.raises(InputError, match="X_val has no rows"):
-            explainer(lambda rows: rows[:, 0]).fit(self.X, self.X[:0])
-        with pytest.raises(InputError, match="X_val has 3 columns where 4 are expected"):
-            explainer(lambda rows: rows[:, 0]).fit(self.X, self.X[:, :3])
+            explainer(lambda rows: rows[:, 0]).fit(self.X, X_val=self.X[:0])
+        with pytest.raises(InputError, match="X_val has 3 features, but FastSHAP is expecting 4"):
+            explainer(lambda rows: rows[:, 0]).fit(self.X, X_val=self.X[:, :3])
 
     @pytest.mark.filterwarnings("ignore:overflow")
     def test_a_loss_that_is_not_finite(self) -> None:

@@ -350,7 +350,7 @@ class TestExactValues:
     def test_the_report_measures_the_distance_to_it(self) -> None:
         """The same image over and over is what it is measured on, whichever are held out."""
         model = self.model()
-        fitted = self.explainer(model, players=self.PLAYERS[0]).fit(X, X[:1].repeat(8, 1, 1, 1))
+        fitted = self.explainer(model, players=self.PLAYERS[0]).fit(X, X_val=X[:1].repeat(8, 1, 1, 1))
         report = fitted.report_
         assert report is not None
         assert (report.truth, report.truth_error) == ("exact, all 16 coalitions", 0)
@@ -407,7 +407,7 @@ class TestContainersAndSeeds:
             assert found.data.tobytes() == expected.data.tobytes()
 
     def test_validation_images_of_another_container(self) -> None:
-        first, second = (explainer().fit(X[:80], images) for images in (X[80:], Items(X[80:], labelled)))
+        first, second = (explainer().fit(X[:80], X_val=images) for images in (X[80:], Items(X[80:], labelled)))
         assert first.shap_values(X).tobytes() == second.shap_values(X).tobytes()
 
     @pytest.mark.parametrize("body", [None, UNet(16)], ids=["backbone", "unet"])

@@ -63,11 +63,11 @@ class TestWrongInput:
 
     def test_of_validation(self) -> None:
         with pytest.raises(InputError, match=r"X_val has images of shape \(1, 7, 8\)"):
-            explainer().fit(X, X[:, :, :7])
+            explainer().fit(X, X_val=X[:, :, :7])
         with pytest.raises(InputError, match="X_val has no rows"):
-            explainer().fit(X, X[:0])
+            explainer().fit(X, X_val=X[:0])
         with pytest.raises(InputError, match="item 3 of X_val is a int"):
-            explainer().fit(X, Items(X, lambda image, number: number if number == 3 else image))
+            explainer().fit(X, X_val=Items(X, lambda image, number: number if number == 3 else image))
 
     def test_values_of_a_table_are_not_upsampled(self) -> None:
         table = X.flatten(1)[:, 20:24]

@@ -275,7 +275,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "reordered columns": (people()[["pay", "age", "job"]], "another order.*feature_names_in_"),
     "extra column": (people().assign(extra=1), r"not fitted on: \['extra'\]"),
     "column twice": (people()[["age", "pay", "job", "pay"]], r"duplicate columns: \['pay'\]"),
-    "other width": (np.ones((1, 2)), "2 columns where 3 are expected"),
+    "other width": (np.ones((1, 2)), "2 features, but FastSHAP is expecting 3"),
     "one row as a Series": (people().iloc[0], "Series"),
     "one-dimensional": (np.ones(3), "shape"),
     "sparse matrix": (SPARSE.sparse.to_coo(), "sparse matrix"),

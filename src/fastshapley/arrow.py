@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fastshapley.columns import Column
 from fastshapley.errors import InputError
+from fastshapley.explanations import attribution_names
 from fastshapley.parts import GAPS, Files, Text, is_parquet
 from fastshapley.schema import Schema, check_numbers, lacking
 
@@ -139,9 +140,7 @@ def value_names(players: Sequence[str], outputs: Sequence[str]) -> list[str]:
     >>> value_names(["age"], ["no", "yes"])
     ['shap_age_no', 'shap_age_yes', 'base_value_no', 'base_value_yes', 'prediction_no', 'prediction_yes']
     """
-    suffixes = [""] if len(outputs) == 1 else [f"_{output}" for output in outputs]
-    parts = [*(f"shap_{player}" for player in players), "base_value", "prediction"]
-    return [part + suffix for part in parts for suffix in suffixes]
+    return attribution_names(players, outputs, ("base_value", "prediction"))
 
 
 def value_columns(

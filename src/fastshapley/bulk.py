@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 from fastshapley.arrow import csv_reading, encode, feature_columns, key_type, value_columns, value_names
 from fastshapley.checkpoints import fingerprint
 from fastshapley.errors import InputError, PartError
+from fastshapley.explanations import chosen_outputs
 from fastshapley.lessons import available_threads
 from fastshapley.parts import Files, Part, Text, find_files, find_parts, locate, read_part, stamp_of
 from fastshapley.schema import Schema
@@ -195,7 +196,7 @@ def prepare(
         tuple(feature_columns(schema, columns.names, keys, path))
         for path, columns in zip(files.paths, files.schemas, strict=True)
     )
-    chosen = chosen_outputs(explainer, outputs)
+    chosen = chosen_outputs(explainer.output_names_, outputs)
     copied = _copied(files, features, keys)
     kept = [(key, key_type(key, files, features, schema)) for key in copied]
     names = value_names(explainer.player_names_, [explainer.output_names_[k] for k in chosen])
@@ -278,17 +279,6 @@ def _copied(files: Files, features: Sequence[Sequence[str]], keys: Sequence[str]
         if missing := [key for key in keys if key not in columns.names]:
             raise InputError(f"keys {missing} are no columns of {path}")
     return list(keys)
-
-
-def chosen_outputs(explainer: FastSHAP, outputs: Sequence[str] | None) -> tuple[int, ...]:
-    names = list(explainer.output_names_)
-    if outputs is None:
-        return tuple(range(len(names)))
-    if unknown := [name for name in outputs if name not in names]:
-        raise InputError(f"outputs {unknown} are none of {names}")
-    if not outputs or len(set(outputs)) < len(outputs):
-        raise InputError(f"outputs is {list(outputs)}: name one or more of {names}, each once")
-    return tuple(names.index(name) for name in outputs)
 
 
 def _claim(job: Job, files: Files, part_rows: int) -> None:

@@ -25,8 +25,9 @@ from sklearn.base import clone
 from torch import nn
 
 from fastshapley.arrow import feature_columns, value_names
-from fastshapley.bulk import PART_ROWS, Explained, Job, batch_rows, chosen_outputs, prepare, values_of
+from fastshapley.bulk import PART_ROWS, Explained, Job, batch_rows, prepare, values_of
 from fastshapley.errors import InputError, ModelError, PartError, TrainingError
+from fastshapley.explanations import chosen_outputs
 from fastshapley.files import write_text
 from fastshapley.networks.convolutional import Backbone
 from fastshapley.optional import require
@@ -120,7 +121,7 @@ def explain(
     kept = [name for name in names if name not in features] if keys is None else list(keys)
     if missing := [key for key in kept if key not in names]:
         raise InputError(f"keys {missing} are no columns of the dataset")
-    arguments = (ray.put(explainer), features, kept, chosen_outputs(explainer, outputs))
+    arguments = (ray.put(explainer), features, kept, chosen_outputs(explainer.output_names_, outputs))
     return dataset.map_batches(
         _Batches,
         fn_constructor_args=arguments,
@@ -190,8 +191,8 @@ def _train(config: dict[str, Any]) -> None:
     refused = refusal.exists()  # Ray has started everyone anew, which will not help
     if not refused:
         try:
-            shards = [_rows(name) for name in ("X", "X_val")]
-            explainer.fit(*shards, checkpoint=config["checkpoint"], scaling="torchrun")
+            X, X_val = (_rows(name) for name in ("X", "X_val"))
+            explainer.fit(X, X_val=X_val, checkpoint=config["checkpoint"], scaling="torchrun")
         except (ValueError, TypeError, TrainingError) as error:
             write_text(refusal, str(error))
             raise

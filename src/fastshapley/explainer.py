@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import shap
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 
 from fastshapley import onnx, persistence
 from fastshapley.advice import Advice, advise
-from fastshapley.checkpoints import fingerprint
-from fastshapley.correcting import Shortfall, corrected
-from fastshapley.drift import Drift, compare, summarised
+from fastshapley.drift import Drift, check
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
-from fastshapley.explanations import explanation, image_explanation, maps, squeeze, taken_up
+from fastshapley.explaining import anchored, forward, refined
+from fastshapley.explanations import Values, explanation, image_explanation, maps, squeeze
 from fastshapley.images import ImageSchema
-from fastshapley.models import ModelFunction, given_outputs, trial_rows
 from fastshapley.networks.convolutional import Backbone, UNet
-from fastshapley.objective import normalize
 from fastshapley.phases import Fitted, fit_explainer
 from fastshapley.players import Features, Groups, Superpixels
+from fastshapley.preparing import check_labels
+from fastshapley.protocols import Protocols
 from fastshapley.recipes import Recipe
-from fastshapley.refining import Prior, refine
 from fastshapley.rows import Rows
-from fastshapley.schema import Schema
 from fastshapley.team import Team
-from fastshapley.training import seed_of
-from fastshapley.value_functions import BaseGame, Surrogate
-from fastshapley.value_functions.base import Link, apply_link, grand_values, null_values
-from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions.base import Link, grand_values
 
 if TYPE_CHECKING:
     from fastshapley.bulk import Explained
 
-logger = logging.getLogger(__name__)
 
-_BATCH, _ENTRIES = 8192, 1 << 22  # rows explained in one forward pass, and their values or inputs, at most
-
-
-class FastSHAP(BaseEstimator):
+class FastSHAP(Protocols):
     """Shapley values of any model in one forward pass.
 
     model: a fitted scikit-learn, XGBoost, LightGBM or CatBoost model, a torch.nn.Module, or a function from a
@@ -119,20 +105,23 @@ class FastSHAP(BaseEstimator):
     def fit(
         self,
         X: Any,
-        X_val: Any = None,
+        y: Any = None,
         *,
+        X_val: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         scaling: Any = None,
     ) -> FastSHAP:
         """Train the value function, where it needs training, and the explainer.
 
-        Some of ``X_val`` choose the best epochs, the others are what the report is measured on; by default a fifth
-        of ``X`` is held out. With ``checkpoint``, a directory, a fit that was killed goes on where it was.
+        ``y`` is ignored: scikit-learn passes it, but the model is fitted already. Some of ``X_val`` choose the best
+        epochs, the others are what the report is measured on; by default a fifth of ``X`` is held out. With
+        ``checkpoint``, a directory, a fit that was killed goes on where it was.
 
         scaling: where several processes train together, each on rows of its own. X is a `ray.data.Dataset`, and
             ``scaling`` a number of workers or a `ray.train.ScalingConfig`, by default one a processor. Or it is
             ``"torchrun"``, X the rows of this process, and torch's process group the others: all get the same.
         """
+        check_labels(X, y)
         if type(X).__module__.startswith("ray.data"):
             from fastshapley import distributed
 
@@ -142,7 +131,7 @@ class FastSHAP(BaseEstimator):
         team = Team(together=scaling is not None)
         return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False, team=team))
 
-    def update(self, X: Any, X_val: Any = None, *, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
+    def update(self, X: Any, *, X_val: Any = None, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
         """Go on training with new rows, from the current weights: for when `check` says that rows have drifted.
 
         A surrogate learns from the model, which may be another one by now, of as many outputs, what it gives for
@@ -167,7 +156,12 @@ class FastSHAP(BaseEstimator):
         predictions: Any = None,
         background: Any = None,
         calls: int | None = None,
+        outputs: Any = None,
         upsample: bool = False,
+        max_evals: int | Literal["auto"] = "auto",
+        error_bounds: bool = False,
+        batch_size: int | Literal["auto"] = "auto",
+        silent: bool = False,
     ) -> shap.Explanation:
         """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several.
 
@@ -186,35 +180,53 @@ class FastSHAP(BaseEstimator):
             Shapley values are estimated from so many calls of the model a row, on mixes of the row with those of
             ``background`` (a table like X) that are nearest in what is not hidden. It helps the more, the less the
             columns depend on each other: see docs/results/upkeep.md.
+        outputs: which outputs the result has, by number or name, or as `shap.Explanation.argsort.flip[:3]`, which
+            are the three largest of each row; there is an axis for them even if it is one.
+        max_evals, error_bounds, batch_size, silent: as shap's explainers have them. They are a budget; errors; the
+            rows of one forward pass, at most; and no progress bar.
 
         Of images, as shap has them, (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for
         segments, (n, height, width, 1, outputs), a player's value shared out among its pixels. `shap.image_plot`
         draws either.
         """
         x = self._encode(X)
-        values, base = self._explain(x)
-        names = self.output_names_
+        values, base = forward(self, x, batch_size)
         stderr = None
-        if errors or budget is not None or tol is not None or start is not None:
-            values, stderr = self._refine(x[:], values, budget, tol, start)
+        if max_evals != "auto":
+            if budget is not None:
+                raise InputError("budget and max_evals are the same: pass one of them")
+            budget = max_evals
+        if errors or error_bounds or budget is not None or tol is not None or start is not None:
+            bar = self.progress and not silent
+            values, stderr = refined(self, x[:], values, budget=budget, tol=tol, start=start, progress=bar)
         if anchor != "game" or predictions is not None:
-            values, base, added = self._anchored(x, values, base, anchor, predictions, background, calls)
+            values, base, added = anchored(self, x, values, base, anchor, predictions, background, calls)
             stderr = None if stderr is None else (stderr.square() + added).sqrt()
         elif background is not None or calls is not None:
             raise InputError("background and calls are for anchor='model'")
+        found = Values(values, base, stderr, self.output_names_)
+        if outputs is not None:
+            found = found.chosen(outputs)
         if isinstance(self.schema_, ImageSchema):
-            return image_explanation(x[:], values, base, self.partition_, names, stderr, upsample=upsample)
+            return image_explanation(x[:], found, self.partition_, upsample=upsample)
         if upsample or not isinstance(x, Tensor):
             raise InputError("upsample is for images, and the explainer was fitted to a table")
-        return explanation(x, values, base, self.schema_, self.partition_, names, stderr)
+        return explanation(x, found, self.schema_, self.partition_)
 
-    def shap_values(self, X: Any, *, upsample: bool = False) -> NDArray[np.float64]:
+    def shap_values(
+        self, X: Any, *, upsample: bool = False, nsamples: int | Literal["auto"] = "auto", silent: bool = False
+    ) -> NDArray[np.float64]:
         """Shapley values, (n, players) for one output, (n, players, outputs) for several.
 
         Of images on a grid, (n, rows, columns, outputs), always with the outputs; with ``upsample``
         (n, height, width, outputs), where each player's value is shared out among its pixels.
+
+        nsamples, silent: as shap's KernelExplainer has them: a budget of evaluations a row, and no progress bar.
         """
-        values, _ = self._explain(self._encode(X))
+        x = self._encode(X)
+        values, _ = forward(self, x)
+        if nsamples != "auto":
+            values, _ = refined(self, x[:], values, budget=nsamples, progress=self.progress and not silent)
         if isinstance(self.schema_, ImageSchema):
             return maps(values, self.partition_, upsample=upsample)
         if upsample:
@@ -274,23 +286,7 @@ class FastSHAP(BaseEstimator):
         The model is called, or its ``predictions`` for X are held against the surrogate's; without either, only the
         rows are looked at. ``print(explainer.check(X))`` says it in words, ``.plot()`` draws the worst columns.
         """
-        x = self._encode(X)[:]
-        game = self.value_function_
-        if isinstance(self.schema_, ImageSchema):
-            channels = range(x.shape[1])
-            names = [f"{what} of channel {c}" for what in ("mean", "spread") for c in channels]
-            discrete = [False] * len(names)
-        else:
-            names, discrete = list(self.schema_.names), list(self.schema_.discrete)
-        gaps = None
-        if isinstance(game, Surrogate) and len(x) and (predictions is not None or self.model is not None):
-            gaps = (grand_values(game, x) - self._model_outputs(x, predictions)).square().sum(1).sqrt()
-        ratio = None
-        if self.errors_ is not None and len(x):
-            ratio = float(
-                self.errors_.expected(x, self._explain(x)[0]) / self.errors_.head.expected.clamp(min=1e-300)
-            )
-        return compare(self.reference_, summarised(x), names, discrete, gaps, ratio)
+        return check(self, self._encode(X)[:], predictions)
 
     @classmethod
     def advise(
@@ -303,8 +299,8 @@ class FastSHAP(BaseEstimator):
         """
         return advise(cls(model, **settings), X, rows, error, seconds)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the explainer to one file, atomically. The user's model is not in it."""
+    def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Write the explainer to one file, atomically, or to a binary stream. The user's model is not in it."""
         self._check_fitted()
         persistence.save(self, path)
 
@@ -323,28 +319,20 @@ class FastSHAP(BaseEstimator):
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | IO[bytes],
         model: Any = None,
         *,
         network: nn.Module | Backbone | None = None,
         value_function: Any = None,
         device: str | torch.device | None = None,
     ) -> FastSHAP:
-        """Read an explainer from its file; nothing in the file is executed.
+        """Read an explainer from its file, or from a binary stream; nothing in it is executed.
 
         ``model`` is needed by value functions that call it (marginal, baseline, missing), and by networks for
         images that are made of its layers; ``network`` if the explainer has a body of the user's;
         ``value_function`` if it was an object or a network of the user's.
         """
         return persistence.load(cls, path, model, network, value_function, device)
-
-    def __sklearn_clone__(self) -> FastSHAP:
-        # scikit-learn's clone would empty the fitted model that is to be explained
-        parameters = self.get_params(deep=False)
-        return type(self)(**{k: v if k == "model" else copy.deepcopy(v) for k, v in parameters.items()})
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "network_")
 
     def _keep(self, fitted: Fitted) -> FastSHAP:
         self.schema_, self.partition_, self.output_names_ = fitted.schema, fitted.partition, fitted.output_names
@@ -353,14 +341,7 @@ class FastSHAP(BaseEstimator):
         self.reference_, self.timings_ = fitted.reference, fitted.timings
         self.normalize_ = self.normalize
         self.player_names_ = self.partition_.names
-        if isinstance(self.schema_, Schema):
-            self.feature_names_in_ = np.array([column.key for column in self.schema_.columns], dtype=object)
-            self.n_features_in_ = len(self.schema_.columns)
         return self
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "network_"):
-            raise NotFittedError("this FastSHAP is not fitted: call fit(X) first")
 
     def _encode(self, X: Any) -> Rows:
         self._check_fitted()
@@ -368,106 +349,7 @@ class FastSHAP(BaseEstimator):
 
     def explain_encoded(self, x: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Of encoded rows, values (n, players, outputs), base values and predictions (n, outputs), float64."""
-        values, base = self._explain(x)
+        values, base = forward(self, x)
         if self.normalize_ != "never" or self.value_function_.players == 1:
             return values, base, base + values.sum(1)
         return values, base, grand_values(self.value_function_, x[:])
-
-    def _explain(self, x: Rows) -> tuple[Tensor, Tensor]:
-        """Values (n, players, outputs) and base values (n, outputs), float64."""
-        game = self.value_function_
-        values, base = [], []
-        each = max(game.players * game.outputs, x[:1].numel())
-        for part in x.split(max(1, min(_BATCH, _ENTRIES // each))):
-            null = null_values(game, part)
-            with torch.no_grad():
-                phi = self.network_(part).double()
-            if self.normalize_ != "never" or game.players == 1:
-                phi = normalize(phi, grand_values(game, part) - null)
-            values.append(phi)
-            base.append(null)
-        return torch.cat(values), torch.cat(base)
-
-    def _refine(
-        self, x: Tensor, values: Tensor, budget: int | None, tol: float | None, start: shap.Explanation | None
-    ) -> tuple[Tensor, Tensor]:
-        """Values and their standard errors, (n, players, outputs) each, corrected if there is a budget or a tol."""
-        if self.normalize_ == "never" and self.value_function_.players > 1:
-            raise InputError(
-                "errors, budget and tol are for values that sum to grand minus null: use normalize='always'"
-            )
-        if self.errors_ is None:
-            raise InputError(
-                "errors, budget and tol need to know how far values are off, which this explainer did not learn: "
-                "fit it with recipe='default', with rows enough to hold some out, and time and evaluations left"
-            )
-        variance, noise = self.errors_(x, values)
-        if start is not None:
-            values, variance = taken_up(start, values)
-        if budget is None and tol is None:
-            return values, variance.sqrt()
-        found = refine(
-            self.value_function_,
-            x,
-            Prior(values, variance, noise, self.errors_.head.profile),
-            budget=budget,
-            tol=tol,
-            # other coalitions than those that the values are from
-            random_state=int(fingerprint(seed_of(self.random_state), values)[:15], 16),
-            progress=self.progress,
-        )
-        return torch.from_numpy(found.values).to(values), torch.from_numpy(found.stderr).to(values)
-
-    def _model_outputs(self, x: Rows, predictions: Any = None) -> Tensor:
-        """The model's outputs behind the game's link, (n, outputs): as given, or by calling it."""
-        game = self.value_function_
-        if len(x) == 0:
-            return torch.zeros(0, game.outputs, dtype=torch.float64, device=x.device)
-        if predictions is None:
-            return self._model_function(x)(x)
-        y = given_outputs(predictions, len(x), game.outputs, logits=self.logits).to(x.device)
-        return apply_link(game.link if isinstance(game, BaseGame) else "identity", y)
-
-    def _model_function(self, x: Rows) -> Callable[[Tensor], Tensor]:
-        """The model behind the game's link, from encoded rows such as ``x`` to outputs (n, outputs)."""
-        if self.model is None:
-            raise InputError("this needs the model: pass it to FastSHAP.load, or its outputs for X as predictions=")
-        function, game = ModelFunction(self.model, self.schema_, trial_rows(x), self.logits), self.value_function_
-        return lambda rows: apply_link(game.link if isinstance(game, BaseGame) else "identity", function(rows))
-
-    def _anchored(
-        self,
-        x: Rows,
-        values: Tensor,
-        base: Tensor,
-        anchor: str,
-        predictions: Any,
-        background: Any,
-        calls: int | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Values and base values that sum to the model's output, and the variance that this adds to each value."""
-        game = self.value_function_
-        if anchor != "model":
-            raise InputError(f"anchor is {anchor!r}: use 'game', or 'model', with predictions or without")
-        if (background is None) != (calls is None):
-            raise InputError("background and calls go together: pass both, or neither")
-        nothing = torch.zeros_like(values)
-        if isinstance(game, Removal):
-            return values, base, nothing  # the game is the model's own
-        if not isinstance(game, Surrogate):
-            raise InputError("anchor='model' is for a surrogate's game; one of your own knows its model's output")
-        null = game.model_null.to(values)
-        total, base = self._model_outputs(x, predictions) - null, null.expand(len(values), -1)
-        if calls is None or len(x) == 0:
-            return normalize(values, total), base, nothing
-        if isinstance(self.schema_, ImageSchema):
-            raise InputError("background and calls are for tables, and the explainer was fitted to images")
-        if self.model is None:
-            raise InputError("calls need the model itself: pass it to FastSHAP.load")
-        rows = self.schema_.encode(background, "background").to(x.device)
-        if len(rows) == 0:
-            raise InputError("background has no rows")
-        generator = torch.Generator(x.device).manual_seed(seed_of(self.random_state))
-        missed = Shortfall(self._model_function(x), game, rows, self.schema_.discrete, generator)
-        values, added = corrected(missed, x, values, total, calls)
-        return values, base, added

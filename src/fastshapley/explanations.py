@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import shap
 import torch
 from numpy.typing import NDArray
+from shap.utils import OpChain
 from torch import Tensor
 
 from fastshapley.columns import Column
@@ -17,45 +20,61 @@ from fastshapley.players import Partition
 from fastshapley.schema import Schema
 
 
-def explanation(
-    x: Tensor,
-    values: Tensor,
-    base: Tensor,
-    schema: Schema,
-    players: Partition,
-    output_names: Sequence[str],
-    stderr: Tensor | None = None,
-) -> shap.Explanation:
-    """The explanation of encoded rows ``x``: values (n, players, outputs) and base values (n, outputs).
+@dataclass(frozen=True)
+class Values:
+    """Values of rows (n, players, outputs), base values (n, outputs), and the values' standard errors, if known.
 
-    ``stderr`` are the values' standard errors, if they are known.
+    ``names`` are the outputs', (outputs,), or (n, outputs) if each row has outputs of its own. With ``squeezed``,
+    a single output has no axis, and no name.
+    """
+
+    values: Tensor
+    base: Tensor
+    stderr: Tensor | None
+    names: Sequence[str] | NDArray[np.str_]
+    squeezed: bool = True
+
+    def chosen(self, outputs: Any) -> Values:
+        """The values of some outputs, by number or name, or by what a chain of shap's makes of a row's."""
+        if isinstance(outputs, OpChain):
+            totals = (self.base + self.values.sum(1)).cpu().numpy()
+            rows = [outputs.apply(shap.Explanation(row)).values for row in totals]
+            picked = np.array(rows, dtype=np.int64).reshape(len(rows), -1 if rows else 1)
+        else:
+            picked = np.tile(chosen_outputs(list(self.names), outputs), (len(self.values), 1))
+        alike = len(picked) > 0 and bool((picked == picked[0]).all())
+        names = np.array(self.names)[picked[0] if alike else picked]
+        index = torch.from_numpy(picked).to(self.values.device)
+        each = index[:, None].expand(-1, self.values.shape[1], -1)
+        stderr = None if self.stderr is None else self.stderr.gather(2, each)
+        return Values(self.values.gather(2, each), self.base.gather(1, index), stderr, names, squeezed=False)
+
+    def explanation(self, show: Callable[[Tensor], NDArray[np.float64]], **more: Any) -> shap.Explanation:
+        """A `shap.Explanation`; ``show`` puts values where they lie, with the outputs in the last axis."""
+        shaped, names = (squeeze if self.squeezed else np.asarray), np.array(self.names)
+        named = names if names.ndim == 2 else names.tolist()  # a list of all rows', an array of each row's own
+        return shap.Explanation(
+            values=shaped(show(self.values)),
+            base_values=shaped(self.base.cpu().numpy()),
+            error_std=None if self.stderr is None else shaped(show(self.stderr)),
+            output_names=None if self.squeezed and len(named) == 1 else named,
+            **more,
+        )
+
+
+def explanation(x: Tensor, found: Values, schema: Schema, players: Partition) -> shap.Explanation:
+    """The explanation of encoded rows ``x``.
 
     ``data`` holds numbers, so that plots can colour by them; where players stand for categories or for several
     columns, ``display_data`` holds what a person should read instead.
     """
     data, display = _data(x.cpu().numpy(), schema, players)
-    return shap.Explanation(
-        values=squeeze(values.cpu().numpy()),
-        base_values=squeeze(base.cpu().numpy()),
-        data=data,
-        display_data=display,
-        feature_names=list(players.names),
-        error_std=None if stderr is None else squeeze(stderr.cpu().numpy()),
-        output_names=list(output_names) if len(output_names) > 1 else None,
-    )
+    names = list(players.names)
+    return found.explanation(lambda v: v.cpu().numpy(), data=data, display_data=display, feature_names=names)
 
 
-def image_explanation(
-    x: Tensor,
-    values: Tensor,
-    base: Tensor,
-    players: Partition,
-    output_names: Sequence[str],
-    stderr: Tensor | None = None,
-    *,
-    upsample: bool,
-) -> shap.Explanation:
-    """The explanation of images ``x`` (n, channels, height, width), from values (n, players, outputs).
+def image_explanation(x: Tensor, found: Values, players: Partition, *, upsample: bool) -> shap.Explanation:
+    """The explanation of images ``x`` (n, channels, height, width).
 
     Images have their channels last, as plots have them, and lie between 0 and 1: others are scaled to that.
     """
@@ -63,15 +82,27 @@ def image_explanation(
     if len(data) and (data.min() < 0 or data.max() > 1):
         data = (data - data.min()) / max(float(data.max() - data.min()), 1e-12)
     upsample = upsample or players.grid is None
-    drawn = maps(values, players, upsample=upsample)
-    off = None if stderr is None else squeeze(maps(stderr, players, upsample=upsample)[..., None, :])
-    return shap.Explanation(
-        values=squeeze(drawn[..., None, :]),
-        error_std=off,
-        base_values=squeeze(base.cpu().numpy()),
-        data=data,
-        output_names=list(output_names) if len(output_names) > 1 else None,
-    )
+    return found.explanation(lambda v: maps(v, players, upsample=upsample)[..., None, :], data=data)
+
+
+def chosen_outputs(names: Sequence[str], outputs: Sequence[str | int] | None) -> tuple[int, ...]:
+    """The numbers of the outputs that are wanted, by default all: given by name, or by number.
+
+    >>> chosen_outputs(["no", "perhaps", "yes"], ["yes", 0])
+    (2, 0)
+    """
+    names = list(names)
+    if outputs is None:
+        return tuple(range(len(names)))
+    if isinstance(outputs, str) or np.ndim(outputs) != 1 or len(outputs) == 0:
+        raise InputError(f"outputs is {outputs!r}: list one or more of {names}, each once")
+    numbers = range(len(names))
+    if unknown := [name for name in outputs if name not in names and name not in numbers]:
+        raise InputError(f"outputs {unknown} are none of {names}")
+    chosen = tuple(names.index(name) if name in names else int(name) for name in outputs)
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"outputs is {list(outputs)}: name one or more of {names}, each once")
+    return chosen
 
 
 def maps(values: Tensor, players: Partition, *, upsample: bool) -> NDArray[np.float64]:
@@ -104,6 +135,18 @@ def taken_up(start: shap.Explanation, values: Tensor) -> tuple[Tensor, Tensor]:
         torch.as_tensor(np.reshape(a, values.shape)).to(values) for a in (start.values, start.error_std)
     )
     return found, stderr.square()
+
+
+def attribution_names(players: Sequence[str], outputs: Sequence[str], others: Sequence[str] = ()) -> list[str]:
+    """The names of columns with the values of all players, then ``others``, each for all outputs.
+
+    >>> attribution_names(["age", "job"], ["rich"])
+    ['shap_age', 'shap_job']
+    >>> attribution_names(["age"], ["no", "yes"])
+    ['shap_age_no', 'shap_age_yes']
+    """
+    suffixes = [""] if len(outputs) == 1 else [f"_{output}" for output in outputs]
+    return [part + suffix for part in (*(f"shap_{player}" for player in players), *others) for suffix in suffixes]
 
 
 def squeeze(values: NDArray[np.float64]) -> NDArray[np.float64]:

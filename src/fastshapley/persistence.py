@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as serialize_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fastshapley.drift import Reference
-from fastshapley.errors import FileFormatError
+from fastshapley.errors import FileFormatError, InputError
 from fastshapley.files import write_atomically
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
@@ -38,11 +41,12 @@ if TYPE_CHECKING:
 
 FORMAT = 2  # which also holds images; 1 had tables alone
 _KEY = "fastshapley"
+_LONGEST = 100_000_000  # header that safetensors reads
 _REMOVALS: dict[str, type[Removal]] = {"marginal": Marginal, "baseline": Baseline, "missing": Missing}
 
 
-def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
-    """Write a fitted explainer; an existing file is replaced only once the new one is complete."""
+def save(explainer: FastSHAP, path: str | os.PathLike[str] | IO[bytes]) -> None:
+    """Write a fitted explainer, to a stream or a file; the latter is replaced only once the new one is complete."""
     network = explainer.network_
     game, game_tensors = describe_game(explainer.value_function_)
     recipe = explainer.recipe
@@ -77,19 +81,24 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
     # clones: a module may have a layer by two names, and safetensors wants each number once
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     metadata = {_KEY: json.dumps(config)}
-    write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
+    if isinstance(path, str | os.PathLike):
+        write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
+    else:
+        _check_binary(path)
+        path.write(serialize_tensors(tensors, metadata))
 
 
 def load(
     cls: type[FastSHAP],
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | IO[bytes],
     model: Any,
     network: nn.Module | Backbone | None,
     value_function: Any,
     device: str | torch.device | None,
 ) -> FastSHAP:
-    """The explainer in a file."""
-    config, tensors = _read(Path(path))
+    """The explainer in a file or a stream."""
+    where = path if isinstance(path, str | os.PathLike) else "the stream"
+    config, tensors = _parse(_read(path), where)
     explainer = cls(
         model,
         link=config["link"],
@@ -127,7 +136,7 @@ def load(
         _load_weights(errors.head, weights, "network")
     if not (reference := _part(tensors, "reference")):
         raise FileFormatError(
-            f"{path} was written before explainers kept a reference for check: fit and save it again"
+            f"{where} was written before explainers kept a reference for check: fit and save it again"
         )
     report = None if config["report"] is None else Report(**config["report"])
     names = tuple(config["output_names"])
@@ -139,28 +148,55 @@ def load(
 
 def read_config(path: Path) -> dict[str, Any]:
     """What a file says of itself: all but the numbers of networks. No model is needed for it."""
-    return _read(path)[0]
+    return _parse(_read(path), path)[0]
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(file: str | os.PathLike[str] | IO[bytes]) -> bytes:
+    """All of a file; of a stream, as much as `save` wrote, so that others may follow in it."""
+    if not isinstance(file, str | os.PathLike):
+        _check_binary(file)
+        start = file.read(8)
+        header = file.read(min(int.from_bytes(start, "little"), _LONGEST))
+        return start + header + file.read(_size(header))
+    path = Path(file)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file that FastSHAP.save wrote")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
+    return path.read_bytes()
+
+
+def _check_binary(file: Any) -> None:
+    if isinstance(file, io.TextIOBase) or not (hasattr(file, "read") or hasattr(file, "write")):
+        raise InputError(
+            f"path is {file!r}: pass a path, or a file that is open for bytes, as open(path, 'rb') has it"
+        )
+
+
+def _size(header: bytes) -> int:
+    """How many bytes of tensors follow safetensors' header; none, if it is no such header."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if _KEY not in metadata:
-                raise FileFormatError(f"{path} is a safetensors file, but not one that FastSHAP.save wrote")
-            config: dict[str, Any] = json.loads(metadata[_KEY])
-            if config["format"] > FORMAT:
-                raise FileFormatError(
-                    f"{path} was written by fastshapley {config['version']} in format {config['format']}; this is "
-                    f"{__version__}, which reads formats up to {FORMAT}: upgrade fastshapley"
-                )
-            return config, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no dict)
+        return max(entry["data_offsets"][1] for name, entry in json.loads(header).items() if name != "__metadata__")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return 0
+
+
+def _parse(data: bytes, where: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The configuration and the tensors that `save` wrote."""
+    try:
+        tensors = load_tensors(data)
     except SafetensorError as error:
-        raise FileFormatError(f"{path} is cut short, damaged or not an explainer file ({error})") from error
+        raise FileFormatError(f"{where} is cut short, damaged or not an explainer file ({error})") from error
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    if _KEY not in metadata:
+        raise FileFormatError(f"{where} is a safetensors file, but not one that FastSHAP.save wrote")
+    config: dict[str, Any] = json.loads(metadata[_KEY])
+    if config["format"] > FORMAT:
+        raise FileFormatError(
+            f"{where} was written by fastshapley {config['version']} in format {config['format']}; this is "
+            f"{__version__}, which reads formats up to {FORMAT}: upgrade fastshapley"
+        )
+    return config, tensors
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +64,25 @@ def check_parameters(explainer: FastSHAP) -> None:
         value = getattr(explainer, name)
         if value is not None and not (isinstance(value, float | int | np.number) and value > 0):
             raise ValueError(f"{name} is {value!r}: use a positive number, or None")
+
+
+def check_labels(X: Any, y: Any) -> None:
+    """Whether y, which is ignored, can be labels of the rows X, and is not more rows like these."""
+    if y is None or isinstance(y, Sequence):
+        return
+    given, own = _shape(y), _shape(X)
+    alike = given is None or (len(given) > 1 and (own is None or given[1:] == own[1:]))
+    if alike and not (own is not None and given == (own[0], 1)):  # which is how some write the labels of one column
+        raise InputError(
+            f"y is a {type(y).__name__} of rows like those of X, and y is ignored: pass validation rows as X_val="
+        )
+
+
+def _shape(rows: Any) -> tuple[int, ...] | None:
+    """Of an array, or what can be one; None for a Dataset."""
+    if hasattr(rows, "__array__"):
+        rows = np.asarray(rows)
+    return tuple(rows.shape) if hasattr(rows, "shape") else None
 
 
 def device_of(explainer: FastSHAP) -> torch.device:

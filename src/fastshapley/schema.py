@@ -55,7 +55,7 @@ class Schema:
         if isinstance(X, Tensor):
             _check_matrix(X.shape)
             if X.is_complex():
-                raise InputError("X is a complex tensor: pass real numbers")
+                raise InputError("Complex data not supported: X is a complex tensor, pass real numbers")
             dtype = str(X.dtype).removeprefix("torch.")
             return cls("tensor", _plain_columns(X.shape[1], dtype), dtype)
         array = _as_array(X)
@@ -104,7 +104,10 @@ class Schema:
             self._check_names(X, argument)
         table = X if isinstance(X, pd.DataFrame) else _as_array(X, argument)
         if table.shape[1] != len(self.columns):
-            raise InputError(f"{argument} has {table.shape[1]} columns where {len(self.columns)} are expected")
+            raise InputError(
+                f"{argument} has {table.shape[1]} features, but FastSHAP is expecting {len(self.columns)} features "
+                "as input"
+            )
         if isinstance(table, np.ndarray) and table.dtype.kind in "biuf" and not self.categorical:
             encoded = np.array(table, dtype=np.float64, order="C")
         else:
@@ -198,6 +201,8 @@ def _as_array(X: Any, argument: str = "X") -> NDArray[Any]:
         raise InputError(f"{argument} is a Series: pass a table, such as frame.iloc[[0]] for one row")
     array = np.asarray(X)
     _check_matrix(array.shape, argument)
+    if array.dtype.kind == "c":
+        raise InputError(f"Complex data not supported: {argument} has dtype {array.dtype}, pass real numbers")
     if array.dtype.kind not in "biufOUS":
         raise InputError(f"{argument} has dtype {array.dtype}: pass numbers, booleans or strings")
     return array
@@ -208,11 +213,13 @@ def _check_matrix(shape: Sequence[int], argument: str = "X") -> None:
         raise InputError(f"{argument} has shape {tuple(shape)}: for images, pass players=Superpixels(grid=14)")
     if len(shape) != 2:
         raise InputError(
-            f"{argument} has shape {tuple(shape)}: pass a table of shape (rows, columns); "
+            f"{argument} has shape {tuple(shape)}. Reshape your data to a table of shape (rows, columns); "
             f"one row is {argument}.reshape(1, -1)"
         )
     if shape[1] == 0:
-        raise InputError(f"{argument} has no columns")
+        raise InputError(
+            f"{argument} has no columns: 0 feature(s) (shape={tuple(shape)}) while a minimum of 1 is required."
+        )
 
 
 def _check_frame(X: pd.DataFrame) -> None:

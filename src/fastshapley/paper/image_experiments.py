@@ -266,7 +266,7 @@ class ImageExperiments:
             recipe=self._recipe(piece.share),
             random_state=_SEED,
             progress=False,
-        ).fit(x, images.x_val, checkpoint=checkpoint.directory)
+        ).fit(x, X_val=images.x_val, checkpoint=checkpoint.directory)
         seconds = time.process_time() - start
         with tempfile.TemporaryDirectory() as folder:
             explainer.save(Path(folder) / "explainer")
