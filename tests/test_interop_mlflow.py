@@ -205,24 +205,11 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
         interop.load_explainer(tmp_path / "other")
 
 
-class _Streamed:
-    """An explainer as `mlflow.shap` takes it: its ``save`` is given an open file."""
-
-    def __init__(self, saved: Path) -> None:
-        self.model, self.saved = None, saved
-
-    def save(self, file: Any) -> None:
-        file.write(self.saved.read_bytes())
-
-
 def test_what_mlflows_shap_flavour_wrote_is_read(grouped: tuple[FastSHAP, pd.DataFrame], tmp_path: Path) -> None:
     fitted, X = grouped
-    fitted.save(tmp_path / "explainer")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to serialize underlying model")
-        mlflow.shap.save_explainer(
-            _Streamed(tmp_path / "explainer"), os.fspath(tmp_path / "shap"), pip_requirements=["fastshapley"]
-        )
+        mlflow.shap.save_explainer(fitted, os.fspath(tmp_path / "shap"), pip_requirements=["fastshapley"])
     loaded = interop.load_explainer(tmp_path / "shap")
     np.testing.assert_array_equal(loaded.shap_values(X[:9]), fitted.shap_values(X[:9]))
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley.errors import InputError
+from fastshapley.explaining import refined
 from fastshapley.optional import require
 from fastshapley.value_functions.base import ValueFunction, evaluate, null_values
 
@@ -146,7 +147,7 @@ class Explainer(shapiq.Explainer):
         x = self.explainer._encode(X)
         values, base, _ = self.explainer.explain_encoded(x)
         if budget is not None or tol is not None:
-            values, _ = self.explainer._refine(x[:], values, budget, tol, None)
+            values, _ = refined(self.explainer, x[:], values, budget=budget, tol=tol)
         pairs = zip(values[..., self.output].tolist(), base[:, self.output].tolist(), strict=True)
         return [self._interactions(phi, null, budget) for phi, null in pairs]
 
