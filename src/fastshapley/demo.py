@@ -19,7 +19,6 @@ from sklearn.model_selection import train_test_split
 from fastshapley.estimators import Estimate
 from fastshapley.explainer import FastSHAP
 from fastshapley.files import write_text
-from fastshapley.optional import require
 from fastshapley.report import Report, measure
 from fastshapley.training import one_thread
 
@@ -39,7 +38,8 @@ class Demo:
 
 def run(output: Path, *, random_state: int = 0, progress: bool = True) -> Demo:
     """Explain a gradient-boosted model of scikit-learn's breast cancer table; write pictures to ``output``."""
-    plt = require("matplotlib.pyplot", "demo")
+    import matplotlib.pyplot as plt
+
     plt.switch_backend("Agg")
     with one_thread():  # as quick on a machine that is busy as on one that is not
         return _run(plt, output, random_state, progress)

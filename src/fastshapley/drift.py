@@ -17,7 +17,6 @@ from torch import Tensor
 from fastshapley.errors import InputError
 from fastshapley.explaining import forward, model_outputs
 from fastshapley.images import ImageSchema
-from fastshapley.optional import require
 from fastshapley.rows import Rows, some
 from fastshapley.value_functions import Surrogate
 from fastshapley.value_functions.base import grand_values
@@ -114,7 +113,9 @@ class Drift:
 
     def plot(self) -> Any:
         """A matplotlib figure of the columns that differ the most: then, and now."""
-        figure = require("matplotlib.figure", "demo").Figure(figsize=(3 * _SHOWN, 2.6), layout="constrained")
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(3 * _SHOWN, 2.6), layout="constrained")
         names = list(self.columns["column"][:_SHOWN])
         for ax, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
             then, now = (values[np.isfinite(values)] for values in self.samples[name])

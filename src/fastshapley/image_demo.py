@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from fastshapley.demo import Demo, quickest, write_page
 from fastshapley.explainer import FastSHAP
-from fastshapley.optional import require
 from fastshapley.players import Superpixels
 from fastshapley.report import measure
 from fastshapley.rows import batches
@@ -29,7 +28,8 @@ _SHOWN = 6
 
 def run(output: Path, *, random_state: int = 0, progress: bool = True) -> Demo:
     """Explain a convolutional network of scikit-learn's digits; write pictures to ``output``."""
-    plt = require("matplotlib.pyplot", "demo")
+    import matplotlib.pyplot as plt
+
     plt.switch_backend("Agg")
     images, labels = load_digits(return_X_y=True)
     X = torch.tensor(images / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)

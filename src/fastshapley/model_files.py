@@ -119,7 +119,9 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _pickle(path: Path) -> Any:
-    return require("joblib", "demo").load(path)
+    import joblib
+
+    return joblib.load(path)
 
 
 def _xgboost(path: Path) -> Any:

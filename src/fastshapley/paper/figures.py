@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.figure import Figure
+
 from fastshapley.files import write_atomically
-from fastshapley.optional import require
 
 _COLOURS = {
     "kernel, unpaired": "#8c8c8c",
@@ -79,7 +81,7 @@ def _band(means: list[float], half: list[float]) -> tuple[list[float], list[floa
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:
-    figure = require("matplotlib.figure", "paper").Figure(figsize=(3.2 * count + 0.9, 3.8), layout="constrained")
+    figure = Figure(figsize=(3.2 * count + 0.9, 3.8), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
@@ -96,7 +98,6 @@ def _finish(figure: Any, panels: list[Any]) -> Any:
 
 def save(figure: Any, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
     """Without a date, so that the same numbers give the same bytes."""
-    matplotlib = require("matplotlib", "paper")
     for suffix in suffixes:
 
         def write(temporary: Path, suffix: str = suffix) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fastshapley.optional import require
 from fastshapley.paper.figures import save
 from fastshapley.paper.image_experiments import METHODS, ImageExperiments
 
@@ -148,7 +148,7 @@ def _heat(
 
 
 def _panels(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
-    figure = require("matplotlib.figure", "paper").Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 

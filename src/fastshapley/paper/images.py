@@ -47,8 +47,7 @@ def run(
     The page shows all sets whose numbers are in ``output``; a file ``images-notes.md`` there becomes part of it.
     What is in ``store`` is not computed again. ``workers`` is the number of processes, by default one a processor.
     """
-    require("matplotlib", "paper")  # before hours of work, not after
-    require("captum", "images")
+    require("captum", "images")  # before hours of work, not after
     experiments = ImageExperiments(Store(store), SETS[dataset], QUICK if quick else FULL[dataset])
     name = f"images, {dataset}"
     compute_all(experiments, experiments.stages(), name, workers or os.cpu_count() or 1, progress=progress)

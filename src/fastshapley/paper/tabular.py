@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fastshapley import metrics
 from fastshapley.files import write_text
-from fastshapley.optional import require
 from fastshapley.paper import figures, page, printed
 from fastshapley.paper.experiments import (
     ESTIMATORS,
@@ -54,7 +53,6 @@ def run(
 
     What is in ``store`` is not computed again. ``workers`` is the number of processes, by default one a processor.
     """
-    require("matplotlib", "paper")  # before hours of work, not after
     experiments = Experiments(Store(store), QUICK if quick else FULL)
     stages = pieces(tables, experiments.scale.samples)
     compute_all(experiments, stages, "tabular", workers or os.cpu_count() or 1, progress=progress)
