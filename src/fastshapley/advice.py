@@ -13,7 +13,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import shap
 import torch
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction
 from fastshapley.players import Superpixels
 from fastshapley.preparing import device_of, players_of
+from fastshapley.quiet import shap
 from fastshapley.schema import Schema
 from fastshapley.training import one_thread
 from fastshapley.uncertainty import explained

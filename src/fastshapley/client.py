@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import shap
 from numpy.typing import NDArray
 
 from fastshapley.errors import InputError, ServerError
+from fastshapley.quiet import shap
 
 _ROWS, _BYTES = 1000, 2_000_000  # of one request
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import shap
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.model_selection import train_test_split
@@ -19,6 +18,7 @@ from sklearn.model_selection import train_test_split
 from fastshapley.estimators import Estimate
 from fastshapley.explainer import FastSHAP
 from fastshapley.files import write_text
+from fastshapley.quiet import shap
 from fastshapley.report import Report, measure
 from fastshapley.training import one_thread
 

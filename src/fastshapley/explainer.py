@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import shap
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -25,6 +24,7 @@ from fastshapley.phases import Fitted, fit_explainer
 from fastshapley.players import Features, Groups, Superpixels
 from fastshapley.preparing import check_labels
 from fastshapley.protocols import Protocols
+from fastshapley.quiet import shap
 from fastshapley.recipes import Recipe
 from fastshapley.rows import Rows
 from fastshapley.team import Team

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-import shap
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from fastshapley.explanations import taken_up
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, given_outputs, trial_rows
 from fastshapley.objective import normalize
+from fastshapley.quiet import shap
 from fastshapley.refining import Prior, refine
 from fastshapley.rows import Rows
 from fastshapley.training import seed_of

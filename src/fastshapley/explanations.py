@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import shap
 import torch
 from numpy.typing import NDArray
-from shap.utils import OpChain
 from torch import Tensor
 
 from fastshapley.columns import Column
 from fastshapley.errors import InputError
 from fastshapley.players import Partition
+from fastshapley.quiet import shap
 from fastshapley.schema import Schema
 
 
@@ -36,7 +35,7 @@ class Values:
 
     def chosen(self, outputs: Any) -> Values:
         """The values of some outputs, by number or name, or by what a chain of shap's makes of a row's."""
-        if isinstance(outputs, OpChain):
+        if isinstance(outputs, shap.utils.OpChain):
             totals = (self.base + self.values.sum(1)).cpu().numpy()
             rows = [outputs.apply(shap.Explanation(row)).values for row in totals]
             picked = np.array(rows, dtype=np.int64).reshape(len(rows), -1 if rows else 1)

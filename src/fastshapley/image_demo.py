@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import shap
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -17,6 +16,7 @@ from torch.nn import functional
 from fastshapley.demo import Demo, quickest, write_page
 from fastshapley.explainer import FastSHAP
 from fastshapley.players import Superpixels
+from fastshapley.quiet import shap
 from fastshapley.report import measure
 from fastshapley.rows import batches
 from fastshapley.training import Run, Training, one_thread, train
