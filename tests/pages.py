@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +14,14 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 NOT_RUN = "not run by the tests"  # in the title of a block, where a reader sees it
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-# A tenth of the work of a fit or less: what is typed is what is tested, not how good the values are.
-_SMALL = """\
-import fastshapley.recipes as _recipes
-def _small(whole):
-    return lambda *given, **named: _recipes.scaled(whole(*given, **named), {work})
-_recipes.default, _recipes.default_images = _small(_recipes.default), _small(_recipes.default_images)
+# A few hundredths of a fit's work, and of a report's: what is typed is tested, not how good the values are.
+_PRELUDE = """\
+import fastshapley.recipes as recipes, fastshapley.report as report
+def small(whole):
+    return lambda *given, **named: recipes.scaled(whole(*given, **named), {work})
+if {work} < 1:
+    recipes.default, recipes.default_images = small(recipes.default), small(recipes.default_images)
+    report._EVALUATIONS = 50_000
 """
 
 
@@ -52,17 +55,22 @@ def commands(page: Path) -> list[str]:
     return [command for line in lines if (command := line.split("  #")[0].strip()) and not command.startswith("#")]
 
 
-def run(page: Path, folder: Path, *, work: float = 0.04, replacing: tuple[str, str] = ("", "")) -> str:
-    """Run a page's Python blocks as one script in ``folder``, with lines where the page has them; what it prints."""
-    lines: list[str] = []
-    for block in blocks(page, "python"):
-        if block.runs:
-            lines += [""] * (block.line - 1 - len(lines)) + block.code.splitlines()
-    code = "\n".join(lines).replace(*replacing)
-    script = folder / f"{page.stem}.py"
-    script.write_text(
-        _SMALL.format(work=work) + f"exec(compile({code!r}, {os.fspath(page)!r}, 'exec'))\n", encoding="utf-8"
-    )
+def run(pages: Sequence[Path], folder: Path, *, work: float = 0.04, replacing: tuple[str, str] = ("", "")) -> str:
+    """Run the Python blocks of pages, one after the other, in ``folder``; what they print.
+
+    All are run by one process, as importing torch takes its time, but none sees the names of another. Errors are
+    reported with the page and its line.
+    """
+    script = folder / "blocks.py"
+    parts = [_PRELUDE.format(work=work)]
+    for page in pages:
+        lines: list[str] = []
+        for block in blocks(page, "python"):
+            if block.runs:
+                lines += [""] * (block.line - 1 - len(lines)) + block.code.splitlines()
+        code = "\n".join(lines).replace(*replacing)
+        parts.append(f"exec(compile({code!r}, {os.fspath(page)!r}, 'exec'), {{'__name__': {page.stem!r}}})")
+    script.write_text("\n".join(parts), encoding="utf-8")
     return run_script(script, folder)
 
 
@@ -75,7 +83,7 @@ def run_script(script: Path, folder: Path) -> str:
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
