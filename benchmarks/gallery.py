@@ -51,8 +51,6 @@ def credit(folder: Path) -> None:
     finish("credit-bars.png")
     shap.plots.heatmap(explanation[:150], show=False)
     finish("credit-heatmap.png")
-    shap.plots.scatter(explanation[:, "late_payments"], color=explanation[:, "debt"], show=False)
-    finish("credit-scatter.png")
     if explainer.report_ is not None:
         photograph(explainer.report_)
     error_bars(explainer, X)
@@ -83,7 +81,7 @@ def demonstrations(folder: Path) -> None:
 
 def error_bars(explainer: FastSHAP, X: pd.DataFrame) -> None:
     """One row's values with 90 % intervals: from the network alone, and with a budget; and the exact ones."""
-    row = X.iloc[[int(np.argmax(explainer(X, errors=True).error_std[..., 1].max(1)))]]
+    row = X.head(1)
     exact = explainer.estimate(row, "exact").values[0, :, 1]
     order = np.argsort(np.abs(exact))
     figure, axes = plt.subplots(figsize=(7, 4.2))
@@ -103,15 +101,15 @@ def error_bars(explainer: FastSHAP, X: pd.DataFrame) -> None:
 
 def photograph(report: Report) -> None:
     """The report as a notebook shows it."""
-    style = "body{font:15px system-ui,sans-serif;margin:12px;width:max-content}"
+    style = "div{font:15px system-ui,sans-serif;padding:12px;width:max-content}"
     style += "th{padding-right:2em;font-weight:500}"
     style += "caption{text-align:left;font-weight:600;padding-bottom:.5em}"
     with sync_playwright() as playwright:
         options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
         page = browser.new_page(device_scale_factor=1.5)
-        page.set_content(f"<style>{style}</style>{report._repr_html_()}")
-        page.locator("body").screenshot(path=PICTURES / "report.png")
+        page.set_content(f"<style>{style}</style><div>{report._repr_html_()}</div>")
+        page.locator("div").screenshot(path=PICTURES / "report.png")
         browser.close()
 
 

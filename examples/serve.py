@@ -37,7 +37,7 @@ def served(path: Path) -> Iterator[str]:
 def main() -> None:
     X, y = load_diabetes(return_X_y=True, as_frame=True)
     model = GradientBoostingRegressor(random_state=0).fit(X, y)
-    explainer = FastSHAP(model, time_budget=8, random_state=0, progress=False).fit(X)
+    explainer = FastSHAP(model, time_budget=10, random_state=0, progress=False).fit(X)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "diabetes.fastshap"
         explainer.save(path)
