@@ -76,7 +76,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.skip(f"needs {package}, of the docs extra")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", os.fspath(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", os.fspath(folder)],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -131,7 +131,7 @@ def test_every_public_name_has_its_place(built: dict[Path, Page]) -> None:
 def test_docstrings_become_lists_and_blocks(site: Path) -> None:
     text = (site / "api" / "explainer.html").read_text(encoding="utf-8")
     assert re.search(r"<li><strong>evaluation_budget</strong>: rows that", text)
-    assert 'class="language-pycon' in text
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in text
     assert "fastshapley serve [-h]" in (site / "api" / "command-line.html").read_text(encoding="utf-8")
 
 
