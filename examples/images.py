@@ -48,7 +48,6 @@ def main() -> None:
     explainer = FastSHAP(
         net,
         players=Superpixels(grid=4),
-        link="logit",
         logits=True,
         time_budget=25,
         random_state=0,
