@@ -151,7 +151,7 @@ def test_a_browser_asks_no_other_host(site: Path, browser: Any) -> None:
             page.goto(f"http://127.0.0.1:{server.server_port}/{name}.html", wait_until="networkidle")
             assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
         page.click("label[for=__search]")
-        page.fill("input.md-search__input", "drift")
+        page.locator("input.md-search__input").press_sequentially("drift")
         page.wait_for_selector(".md-search-result__item")
     finally:
         context.close()
