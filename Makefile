@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format clean
+.PHONY: demo test check docs format clean
 
 demo: .venv/installed
 	$(BIN)/fastshapley demo --output demo
@@ -14,6 +14,11 @@ check: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs: .venv/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo site/index.html
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .
@@ -25,4 +30,4 @@ format: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv demo dist
+	rm -rf .venv demo dist site

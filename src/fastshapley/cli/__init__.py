@@ -38,7 +38,7 @@ for machines:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``fastshapley`` with the given arguments, by default those of the process, and return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         with _clean_output() if options.json else nullcontext():
             result = options.run(options)
@@ -56,20 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """What understands the arguments, and says what they may be."""
+    found = argparse.ArgumentParser(
         prog="fastshapley",
         description=f"{fastshapley.__doc__} Train an explainer with fit, then use it with the others.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"fastshapley {fastshapley.__version__}")
-    parser.set_defaults(json=False, debug=False)
-    add_common(parser)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command", title="commands")
+    found.add_argument("--version", action="version", version=f"fastshapley {fastshapley.__version__}")
+    found.set_defaults(json=False, debug=False)
+    add_common(found)
+    commands = found.add_subparsers(required=True, metavar="COMMAND", dest="command", title="commands")
     for module in _COMMANDS:
         module.add(commands)
-    return parser
+    return found
 
 
 @contextmanager
