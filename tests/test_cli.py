@@ -297,5 +297,5 @@ def test_an_interruption_says_what_becomes_of_it(
 
 
 def test_parsing_imports_no_torch() -> None:
-    script = "import sys; from fastshapley.cli import _parser; _parser(); sys.exit('torch' in sys.modules)"
+    script = "import sys; from fastshapley.cli import parser; parser(); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

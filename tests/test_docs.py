@@ -133,7 +133,7 @@ def test_docstrings_become_lists_and_blocks(site: Path) -> None:
     assert re.search(r"<li><strong>evaluation_budget</strong>: rows that", text)
     assert '<span class="gp">&gt;&gt;&gt; </span>' in text
     text = (site / "api" / "command-line.html").read_text(encoding="utf-8")
-    assert re.findall(r'<h2 id="([a-z-]+)"', text)[:3] == ["demo", "fit", "explain"]
+    assert re.findall(r'<h2 id="([a-z-]+)"', text)[:3] == ["fit", "explain", "report"]
     assert "fastshapley paper tabular [-h]" in text
 
 
