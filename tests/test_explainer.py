@@ -203,7 +203,8 @@ class TestTables:
         frame = table[0][:30].assign(age=table[0]["age"].astype("Int64"))
         frame.loc[0, "age"] = pd.NA
         explanation = fitted(frame)[..., 1]
-        assert explanation.display_data[0, 0] == "missing"
+        assert np.isnan(explanation.display_data[0, 0])
+        assert explanation.display_data[1, 0] == frame["age"][1]
         for plot in (shap.plots.bar, shap.plots.beeswarm, shap.plots.heatmap, shap.plots.violin):
             plot(explanation, show=False)
         for plot in (shap.plots.bar, shap.plots.waterfall):

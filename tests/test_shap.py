@@ -306,6 +306,8 @@ class TestSlices:
         jobs = fitted(X[:30])[:, "job", "1"]
         assert jobs.display_data.tolist() == X["job"][:30].fillna("missing").tolist()
         assert set(jobs.data[~np.isnan(jobs.data)]) <= {0.0, 1.0, 2.0}
+        ages = fitted(X[:30])[:, "age", "1"]  # numbers stay numbers, or a scatter plot would have a name for each
+        assert all(isinstance(value, float) for value in ages.display_data)
         members = fitted(X[:30])[:, "member", "1"]
         assert members.display_data.tolist() == X["member"][:30].map(str).tolist()
 

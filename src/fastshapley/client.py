@@ -204,12 +204,12 @@ def _data(
         column = named[name]
         if (known := categories[name]) is None:
             numbers.append(pd.to_numeric(column).to_numpy(dtype=np.float64, na_value=np.nan))
-            texts.append(np.array(["missing" if value != value else f"{value:.6g}" for value in numbers[-1]]))
+            texts.append(numbers[-1].astype(object))  # plots take a column for one of names if it holds text
         else:
             codes = {category: float(code) for code, category in enumerate(known)}
             plain = [_plain(value) for value in column.tolist()]
             numbers.append(np.array([codes.get(value, np.nan) for value in plain]))
-            texts.append(np.array(["missing" if value is None else str(value) for value in plain]))
+            texts.append(np.array(["missing" if value is None else str(value) for value in plain], dtype=object))
     coded = any(known is not None for known in categories.values())
     return np.column_stack(numbers), np.column_stack(texts) if coded else None
 

@@ -64,8 +64,8 @@ class Values:
 def explanation(x: Tensor, found: Values, schema: Schema, players: Partition) -> shap.Explanation:
     """The explanation of encoded rows ``x``.
 
-    ``data`` holds numbers, so that plots can colour by them; where players stand for categories or for several
-    columns, ``display_data`` holds what a person should read instead.
+    ``data`` holds numbers, so that plots can colour by them; where some players stand for categories or for several
+    columns, ``display_data`` holds what a person should read: words for these, and the numbers of the others.
     """
     data, display = _data(x.cpu().numpy(), schema, players)
     names = list(players.names)
@@ -155,20 +155,22 @@ def squeeze(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _data(
     x: NDArray[np.float64], schema: Schema, players: Partition
-) -> tuple[NDArray[np.float64] | None, NDArray[np.str_] | None]:
+) -> tuple[NDArray[np.float64] | None, NDArray[np.object_] | None]:
     if not players.owner:
         return None, None  # players of a game of the user's own, which are not columns
     if len(players) == len(players.owner) and not schema.categorical:
         return x, None
-    data = np.empty((len(x), len(players)))
-    texts = []
+    data, display = np.empty((len(x), len(players))), np.empty((len(x), len(players)), dtype=object)
     for player in range(len(players)):
         members = players.members(player)
         part = x[:, members]
         # of several columns, the number of the largest: for one-hot columns, of the category
         data[:, player] = part[:, 0] if len(members) == 1 else np.nan_to_num(part, nan=-np.inf).argmax(1)
-        texts.append(_texts([schema.columns[m] for m in members], part))
-    return data, np.stack(texts, axis=1)
+        columns = [schema.columns[m] for m in members]
+        # plots take a column for one of names if it holds text
+        plain = len(columns) == 1 and columns[0].categories is None and not columns[0].discrete
+        display[:, player] = part[:, 0] if plain else _texts(columns, part)
+    return data, display
 
 
 def _texts(columns: Sequence[Column], part: NDArray[np.float64]) -> NDArray[np.str_]:
