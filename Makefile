@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/fastshapley demo --output demo
 
 test: .venv/installed
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 check: .venv/installed
 	$(BIN)/ruff check .
