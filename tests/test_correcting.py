@@ -130,7 +130,7 @@ def test_few_players_use_all_their_calls() -> None:
         ({"anchor": "model", "background": BACKGROUND}, "background and calls go together"),
         ({"anchor": "model", "background": BACKGROUND, "calls": 4}, "calls is 4: of 6 players, .* at least 12"),
         ({"anchor": "model", "background": BACKGROUND[:0], "calls": 24}, "background has no rows"),
-        ({"anchor": "model", "background": BACKGROUND[:, :3], "calls": 24}, "background has 3 columns"),
+        ({"anchor": "model", "background": BACKGROUND[:, :3], "calls": 24}, "background has 3 features"),
     ],
 )
 def test_what_cannot_be_asked_for(options: Any, message: str, fitted: FastSHAP) -> None:
