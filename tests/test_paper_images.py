@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from fastshapley.paper import image_page, images, pool, printed
-from fastshapley.paper.image_experiments import METHODS, SLOW, ImageExperiments, ImageScale, Piece
+from fastshapley.paper.image_experiments import ImageExperiments, Piece
 from fastshapley.paper.image_sets import SETS
+from fastshapley.paper.image_settings import METHODS, SLOW, ImageScale
 from fastshapley.paper.store import Store
 
 pytestmark = pytest.mark.skipif(

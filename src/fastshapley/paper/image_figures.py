@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fastshapley.paper.figures import save
-from fastshapley.paper.image_experiments import METHODS, ImageExperiments
+from fastshapley.paper.image_experiments import ImageExperiments
+from fastshapley.paper.image_settings import METHODS
 
 _PICTURES = 6
 _COLOURS = {

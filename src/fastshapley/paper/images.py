@@ -16,16 +16,9 @@ from fastshapley.curves import Curve, Curves, paired_interval
 from fastshapley.files import write_text
 from fastshapley.optional import require
 from fastshapley.paper import image_figures, image_page
-from fastshapley.paper.image_experiments import (
-    EVALUATORS,
-    FULL,
-    METHODS,
-    QUICK,
-    ImageExperiments,
-    Piece,
-    revision,
-)
+from fastshapley.paper.image_experiments import ImageExperiments, Piece, revision
 from fastshapley.paper.image_sets import SETS
+from fastshapley.paper.image_settings import EVALUATORS, FULL, METHODS, QUICK
 from fastshapley.paper.pool import compute_all
 from fastshapley.paper.store import Store
 from fastshapley.version import __version__
