@@ -74,9 +74,9 @@ def check(found: pd.DataFrame, fitted: FastSHAP, X: Any) -> None:
     for k, output in enumerate(fitted.output_names_):
         suffix = f"_{output}" if outputs > 1 else ""
         for j, player in enumerate(fitted.player_names_):
-            np.testing.assert_allclose(found[f"shap_{player}{suffix}"], values[:, j, k], atol=1e-12)
-        np.testing.assert_allclose(found[f"base_value{suffix}"], base[:, k], atol=1e-12)
-        np.testing.assert_allclose(found[f"prediction{suffix}"], base[:, k] + values[:, :, k].sum(1), atol=1e-12)
+            np.testing.assert_allclose(found[f"shap_{player}{suffix}"], values[:, j, k], atol=1e-6)
+        np.testing.assert_allclose(found[f"base_value{suffix}"], base[:, k], atol=1e-6)
+        np.testing.assert_allclose(found[f"prediction{suffix}"], base[:, k] + values[:, :, k].sum(1), atol=1e-6)
     assert found.shape == (len(X), (len(fitted.player_names_) + 2) * outputs)
 
 

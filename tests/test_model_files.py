@@ -103,13 +103,13 @@ def test_onnx(inputs: list[tuple[str, int]], table: tuple[pd.DataFrame, Any], tm
 
 
 def test_a_function_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_model.py").write_text(
+    (tmp_path / "function_by_name.py").write_text(
         "class Own:\n    @staticmethod\n    def f(rows):\n        return rows[:, 0]\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert load_model("own_model:Own.f")(np.ones((2, 2))).tolist() == [1.0, 1.0]
-    with pytest.raises(InputError, match=r"own_model:Own.g, which cannot be imported"):
-        load_model("own_model:Own.g")
+    assert load_model("function_by_name:Own.f")(np.ones((2, 2))).tolist() == [1.0, 1.0]
+    with pytest.raises(InputError, match=r"function_by_name:Own.g, which cannot be imported"):
+        load_model("function_by_name:Own.g")
     with pytest.raises(InputError, match=r"nowhere:f, which cannot be imported"):
         load_model("nowhere:f")
 

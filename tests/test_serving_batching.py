@@ -118,7 +118,10 @@ def test_a_slow_graph_takes_what_has_gathered_when_it_is_free() -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_a_failure_is_its_own_requests_and_the_next_are_answered(quick: bool) -> None:
+    threads = set()
+
     def compute(rows: Array) -> Results:
+        threads.add(threading.get_ident())
         if (rows < 0).any():
             raise ValueError("negative")
         return {"doubled": 2 * rows}
@@ -132,6 +135,7 @@ def test_a_failure_is_its_own_requests_and_the_next_are_answered(quick: bool) ->
         np.testing.assert_array_equal((await run(row(2)))["doubled"], row(4))
 
     asyncio.run(main())
+    assert (threading.get_ident() in threads) == quick  # a slow one is not run on the event loop, whatever happens
 
 
 def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:

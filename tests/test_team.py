@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ import torch
 from fastshapley import FastSHAP
 from fastshapley.columns import Column
 from fastshapley.errors import InputError
+from fastshapley.preparing import hold_out
 from fastshapley.schema import Schema
 from fastshapley.team import Team
+from fastshapley.training import Run
 
 HERE = Path(__file__).parent
 PROGRAM = """
@@ -143,6 +147,45 @@ def test_a_killed_fit_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "one" / "surrogate.pt").stat().st_mtime_ns == before
     one, two = (np.load(tmp_path / f"{name} 0.npy") for name in ("one", "two"))
     np.testing.assert_array_equal(one, two)
+
+
+def test_unfinished_work_of_another_model_or_of_other_rows_is_refused(tmp_path: Path) -> None:
+    done = together(
+        tmp_path,
+        """
+        from fastshapley.errors import TrainingError
+        X, y = people(400)
+        model = people_model(X, y)
+        def fit(model, X, first=0):
+            share = X[(team.rank + first) % 2 :: 2]
+            return explainer(model).fit(share, scaling="torchrun", checkpoint=folder / "one")
+        fit(model, X)
+        fit(model, X, first=1)  # the same rows, dealt out otherwise
+        refused = []
+        for others in ((people_model(X, y[::-1]), X), (model, X.assign(age=X["age"] + 20))):
+            try:
+                fit(*others)
+            except TrainingError as error:
+                refused.append("belongs to a run with other data" in str(error))
+        np.save(folder / f"refused {team.rank}.npy", refused)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        assert np.load(tmp_path / f"refused {rank}.npy").tolist() == [True, True]
+
+
+def test_rows_that_are_held_out_are_the_same_however_they_are_dealt_out() -> None:
+    rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    team: Any = SimpleNamespace(size=2, rank=0)
+
+    def held_out(order: torch.Tensor) -> set[float]:
+        shares = [hold_out(rows[part], Run(0, team=team))[1] for part in order.chunk(2)]
+        return set(torch.cat([share[:] for share in shares])[:, 0].tolist())
+
+    first, again = held_out(torch.arange(1000)), held_out(torch.arange(1000).flip(0).roll(123))
+    assert first == again
+    assert abs(len(first) - 200) < 5 * math.sqrt(1000 * 0.2 * 0.8)
 
 
 def test_the_command_under_torchrun(tmp_path: Path) -> None:

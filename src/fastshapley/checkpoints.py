@@ -63,7 +63,7 @@ class Checkpoint:
             except (ValueError, KeyError, TypeError):
                 raise TrainingError(f"checkpoint {self.directory}: run.json cannot be read; delete it") from None
             if known != key:
-                raise self._refusal()
+                raise self.refusal()
             return seed
         write_text(path, json.dumps({"key": key, "seed": seed}))
         return seed
@@ -86,9 +86,10 @@ class Checkpoint:
         if known is None:
             self.save("model", {"y": y.cpu()})
         elif known["y"].shape != y.shape or not torch.allclose(known["y"], y.cpu(), rtol=1e-4, atol=1e-6):
-            raise self._refusal()
+            raise self.refusal()
 
-    def _refusal(self) -> TrainingError:
+    def refusal(self) -> TrainingError:
+        """What to say to another run."""
         return TrainingError(
             f"checkpoint {self.directory} belongs to a run with other data, another model or other settings: "
             "choose another directory, or delete this one"

@@ -141,6 +141,7 @@ def fit_network(
     if added is not None:  # the same rows and coalitions once more, with most of the noise off
         exam = prepare_examination(thin, x_val, recipe, run, "second examination")
     scale = network.scale.clone() if update and network.scale.all() else _scale(value_function, exam, recipe, run)
+    scale = _as_before(scale, run)
     network.scale.copy_(scale)
     total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
     lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)
@@ -199,6 +200,21 @@ def _scale(value_function: ValueFunction, exam: Examination, recipe: Recipe, run
             return torch.ones_like(spread)
         spread = spread.square().mean().sqrt().expand_as(spread)
     return torch.where(spread > 0, spread, 1.0)
+
+
+def _as_before(scale: Tensor, run: Run) -> Tensor:
+    """The units in which a team that goes on began to learn: its rows may be dealt out otherwise now."""
+    if run.common is None:
+        return scale
+    common = run.common
+
+    def first() -> Tensor:
+        known = common.load("scale")
+        if known is None:
+            common.save("scale", {"scale": scale.cpu()})
+        return scale.cpu() if known is None else known["scale"]
+
+    return run.team.share(first).to(scale)
 
 
 def _is_constant(lesson: Lesson, exam: Examination, run: Run) -> bool:

@@ -27,7 +27,7 @@ from fastshapley.networks.convolutional import Backbone, BackboneMaps, MapsOf, M
 from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.phases import Fitted
 from fastshapley.players import Groups, Partition, Superpixels
-from fastshapley.preparing import device_of
+from fastshapley.preparing import NAMED, device_of
 from fastshapley.recipes import Layers, Recipe, Targets
 from fastshapley.report import Report
 from fastshapley.schema import Schema
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 FORMAT = 2  # which also holds images; 1 had tables alone
 _KEY = "fastshapley"
 _LONGEST = 100_000_000  # header that safetensors reads
+_PIECE = 1 << 20  # bytes that are asked of a stream at once
 _REMOVALS: dict[str, type[Removal]] = {"marginal": Marginal, "baseline": Baseline, "missing": Missing}
 
 
@@ -69,6 +70,7 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str] | IO[bytes]) -> None:
         "logits": explainer.logits,
         "normalize": explainer.normalize_,
         "penalty": float(explainer.penalty),
+        "random_state": explainer.random_state if isinstance(explainer.random_state, int) else None,
         "losses": explainer.losses_,
         "recipe": asdict(recipe) if isinstance(recipe, Recipe) else recipe,
         "report": None if report is None else report.to_dict(),
@@ -106,6 +108,7 @@ def load(
         normalize=config["normalize"],
         penalty=config["penalty"],
         recipe=_recipe(config["recipe"]),
+        random_state=config.get("random_state"),
         network=network,
         device=device,
     )
@@ -127,7 +130,7 @@ def load(
             place,
             logits=explainer.logits,
         )
-    explainer.value_function = game
+    explainer.value_function = _setting(config["value_function"]["kind"], value_function)
     _load_weights(built, _part(tensors, "network"), "network" if network is not None else "model")
     errors = None
     if weights := _part(tensors, "errors"):
@@ -155,15 +158,24 @@ def _read(file: str | os.PathLike[str] | IO[bytes]) -> bytes:
     """All of a file; of a stream, as much as `save` wrote, so that others may follow in it."""
     if not isinstance(file, str | os.PathLike):
         _check_binary(file)
-        start = file.read(8)
-        header = file.read(min(int.from_bytes(start, "little"), _LONGEST))
-        return start + header + file.read(_size(header))
+        start = _exactly(file, 8)
+        header = _exactly(file, min(int.from_bytes(start, "little"), _LONGEST))
+        return start + header + _exactly(file, _size(header))
     path = Path(file)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, not a file that FastSHAP.save wrote")
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     return path.read_bytes()
+
+
+def _exactly(file: IO[bytes], size: int) -> bytes:
+    """So many bytes, or all that there are: a pipe gives some at a time, and a damaged header asks for too many."""
+    parts: list[bytes] = []
+    while size > 0 and (part := file.read(min(size, _PIECE))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _check_binary(file: Any) -> None:
@@ -176,7 +188,9 @@ def _check_binary(file: Any) -> None:
 def _size(header: bytes) -> int:
     """How many bytes of tensors follow safetensors' header; none, if it is no such header."""
     try:
-        return max(entry["data_offsets"][1] for name, entry in json.loads(header).items() if name != "__metadata__")
+        return max(
+            int(entry["data_offsets"][1]) for name, entry in json.loads(header).items() if name != "__metadata__"
+        )
     except (ValueError, LookupError, TypeError, AttributeError):
         return 0
 
@@ -319,6 +333,13 @@ def build_game(
     if given is None:
         raise FileFormatError("the explainer's value function is an object of your own: pass it as value_function=")
     return given
+
+
+def _setting(kind: str, given: Any) -> Any:
+    """The value function as a user writes it: an explainer that is fitted again learns a game of its own."""
+    if isinstance(given, nn.Module):
+        return Surrogate(given)
+    return given if given is not None else kind if kind in NAMED else _REMOVALS[kind]()
 
 
 def _surrogate_network(

@@ -83,8 +83,8 @@ def fit_explainer(
     if team.size > 1 and explainer.time_budget is not None:
         raise InputError("time_budget is for one process: leave it out where several train together")
     clock = Clock() if explainer.time_budget is None else Clock(explainer.time_budget)
-    check_parameters(explainer)
     given = explainer.value_function_ if update else explainer.value_function
+    check_parameters(explainer, given)
     before = explainer.network_ if update else None
     schema: Schema | ImageSchema
     if update:

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fastshapley import one_hot, recipes
 from fastshapley.checkpoints import Checkpoint, fingerprint, stable_text
 from fastshapley.errors import InputError
 from fastshapley.images import ImageSchema
-from fastshapley.models import ModelFunction
+from fastshapley.models import ModelFunction, trial_rows
 from fastshapley.players import Features, Groups, Partition, Superpixels
 from fastshapley.rows import Rows, Stream, some
 from fastshapley.schema import Schema
@@ -32,12 +33,13 @@ logger = logging.getLogger(__name__)
 
 HELD_OUT = 0.2  # of the rows, when no validation rows are given
 _BUILT = ("value_function", "players", "network")  # which are other objects after a file was loaded
+_LEFT_OUT = 100  # rows of each process that may be others when a team goes on
 _SHOWN = 5  # one-hot columns that are mentioned by name
 NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
 
 
-def check_parameters(explainer: FastSHAP) -> None:
-    """Whether an explainer's parameters make sense, before anything is done."""
+def check_parameters(explainer: FastSHAP, game: Any) -> None:
+    """Whether an explainer's parameters, and the value function, make sense, before anything is done."""
     if explainer.normalize not in ("always", "inference", "never"):
         raise ValueError(f"normalize is {explainer.normalize!r}: use 'always', 'inference' or 'never'")
     if explainer.link not in LINKS:
@@ -49,7 +51,6 @@ def check_parameters(explainer: FastSHAP) -> None:
             f"players is {explainer.players!r}: use Groups({{'name': [columns]}}), Features() or "
             "Superpixels(grid=14)"
         )
-    game = explainer.value_function
     if not (game in NAMED if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)):
         raise ValueError(
             f"value_function is {game!r}: use one of {sorted(NAMED)}, an instance of a class in "
@@ -126,13 +127,41 @@ def start_run(
             key = fingerprint(schema, settings, *weights)
             seed = team.share(lambda: store.claim(key, seed_of(explainer.random_state)))
             own = store.of_share(f"{team.rank} of {team.size}", fingerprint(*seen, sizes, seed))
-            if model is not None:
-                own.claim_outputs(model.tried)
+            _claim_together(store, team, x, model)
             return Run(seed, own, progress, x.device, team=team, common=store)
         seed = store.claim(fingerprint(schema, *seen, sizes, settings, *weights), seed)
         if model is not None:
             store.claim_outputs(model.tried)
     return Run(seed, store, progress, x.device, team=team)
+
+
+def _claim_together(store: Checkpoint, team: Team, x: Rows, model: ModelFunction | None) -> None:
+    """Tie a team's directory to its model and to its rows, however these are dealt out, or refuse another's.
+
+    Where shares must be equal, a few rows may be left out, and others the next time: means tell well enough.
+    """
+    rows = x[:0].flatten(1) if isinstance(x, Stream) else x.flatten(1).nan_to_num()
+    mean = team.mean(rows) if len(rows) else torch.zeros(0)
+    spread = team.mean((rows - mean).square()).sqrt() if len(rows) else mean
+    count = team.total(len(x))
+
+    def continues() -> bool:
+        trial = trial_rows(x)
+        outputs = torch.zeros(0) if model is None else model.tried.cpu()
+        known = store.load("start")
+        if known is None:
+            state = {"x": trial.cpu(), "y": outputs, "count": count, "mean": mean.cpu(), "spread": spread.cpu()}
+            store.save("start", state)
+            return True
+        if model is not None:
+            outputs = model(known["x"].to(x.device)).cpu()
+        off = (known["mean"] - mean.cpu()).abs() if known["mean"].shape == mean.shape else torch.tensor(torch.inf)
+        near = bool((off <= 1e-9 + _LEFT_OUT * team.size / count * known["spread"]).all())
+        like = known["y"].shape == outputs.shape and torch.allclose(known["y"], outputs, rtol=1e-4, atol=1e-6)
+        return near and like and abs(known["count"] - count) <= _LEFT_OUT * team.size
+
+    if not team.share(continues):
+        raise store.refusal()
 
 
 def players_of(explainer: FastSHAP, schema: Schema | ImageSchema) -> Partition:
@@ -192,4 +221,15 @@ def hold_out(x: Rows, run: Run, share: float = HELD_OUT, most: float = math.inf)
     """The rows without, and those in, a random share of them; both are all where there are too few to part with."""
     order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
     held = min(int(share * len(x)), int(min(most, len(x))))
+    if run.team.size > 1 and isinstance(x, Tensor):  # by what is in a row: another may have it next time
+        draws = _draws(x, run.seed, share)
+        order, below = draws.argsort(), int((draws < share).sum())
+        held = int(min(most, below)) if 0 < below < len(x) else held
     return (some(x, order[held:]), some(x, order[:held])) if held else (x, x)
+
+
+def _draws(x: Tensor, seed: int, share: float) -> Tensor:
+    """A number between 0 and 1 for each row, which depends on what is in it, (n,)."""
+    hashes = pd.util.hash_pandas_object(pd.DataFrame(x.flatten(1).cpu().numpy()), index=False)
+    mixed = pd.util.hash_array(hashes.to_numpy() ^ np.uint64(int(fingerprint(seed, share)[:15], 16)))
+    return torch.from_numpy(mixed / 2.0**64).to(x.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import coroutine
@@ -40,8 +40,8 @@ class Batcher:
         try:
             if self._quick:
                 await _next_turn()  # all that were read in this one are waiting then, and the first runs for all
-                while request.found is None:
-                    self._run(self._next())
+                if request.found is None:
+                    self._run_waiting()
             else:
                 request.answered = asyncio.get_running_loop().create_future()
                 if not self._busy:
@@ -50,7 +50,8 @@ class Batcher:
         except asyncio.CancelledError:
             request.left = True
             raise
-        assert request.found is not None
+        if request.found is None:  # who ran it for all was stopped
+            raise RuntimeError("the run was cancelled")
         if isinstance(request.found, Exception):
             raise request.found
         return request.found
@@ -62,14 +63,15 @@ class Batcher:
             try:
                 running = asyncio.get_running_loop().run_in_executor(self._pool, self._computed, together)
             except RuntimeError as error:  # no thread is to be had
-                self._answer(together, error)
+                self._answer(together, [error] * len(together))
                 continue
             running.add_done_callback(partial(self._ran, together))
             self._busy = True
             return
 
-    def _ran(self, together: list[_Request], done: asyncio.Future[Results | Exception]) -> None:
-        self._answer(together, RuntimeError("the run was cancelled") if done.cancelled() else done.result())
+    def _ran(self, together: list[_Request], done: asyncio.Future[list[Results | Exception]]) -> None:
+        lost = RuntimeError("the run was cancelled")
+        self._answer(together, [lost] * len(together) if done.cancelled() else done.result())
         self._start()
 
     def _next(self) -> list[_Request]:
@@ -84,33 +86,31 @@ class Batcher:
         self._waiting = waiting[last:]
         return waiting[:last]
 
-    def _run(self, together: list[_Request]) -> None:
-        self._answer(together, self._computed(together))
+    def _run_waiting(self) -> None:
+        """Run the quick graph for all who wait."""
+        while together := self._next():
+            self._answer(together, self._computed(together))
 
-    def _computed(self, together: list[_Request]) -> Results | Exception:
+    def _computed(self, together: list[_Request]) -> list[Results | Exception]:
+        """What was found for each request. If a run of several fails, each has one of its own: one may spoil all."""
         try:
             if len(together) == 1:
-                return self._compute(*together[0].arrays)
+                return [self._compute(*together[0].arrays)]
             columns = zip(*(request.arrays for request in together), strict=True)
-            return self._compute(*(np.concatenate(arrays) for arrays in columns))
+            found = self._compute(*(np.concatenate(arrays) for arrays in columns))
         except Exception as error:  # which is answered: a client is not left waiting
-            return error
+            return [error] if len(together) == 1 else [self._computed([request])[0] for request in together]
+        ends = np.cumsum([len(request.arrays[0]) for request in together]).tolist()
+        return [
+            {name: values[start:end] for name, values in found.items()}
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
 
-    def _answer(self, together: list[_Request], found: Results | Exception) -> None:
-        if isinstance(found, Exception) and len(together) > 1:  # then each by itself: one may spoil all
-            for request in together:
-                self._run([request])
-            return
-        start = 0
-        for request in together:
-            end = start + len(request.arrays[0])
-            if len(together) == 1 or isinstance(found, Exception):
-                request.found = found
-            else:
-                request.found = {name: values[start:end] for name, values in found.items()}
+    def _answer(self, together: list[_Request], found: Sequence[Results | Exception]) -> None:
+        for request, own in zip(together, found, strict=True):
+            request.found = own
             if request.answered is not None and not request.answered.done():  # its client may have left meanwhile
                 request.answered.set_result(None)
-            start = end
 
 
 class _Request:
