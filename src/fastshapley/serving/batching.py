@@ -92,7 +92,7 @@ class Batcher:
             self._answer(together, self._computed(together))
 
     def _computed(self, together: list[_Request]) -> list[Results | Exception]:
-        """What was found for each request. If a run of several fails, each has one of its own: one may spoil all."""
+        """What was found for each request. If a run of several fails, each has its own then: one may spoil all."""
         try:
             if len(together) == 1:
                 return [self._compute(*together[0].arrays)]
