@@ -144,8 +144,8 @@ def _run(options: argparse.Namespace) -> Result | None:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether there is unfinished work in a folder, which may be empty."""
-    return (folder / "run.json").exists()
+    """Whether there is unfinished work in a folder, which may be empty; a cluster's is in a folder in it."""
+    return any(folder.rglob("run.json"))
 
 
 def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool:
