@@ -68,6 +68,10 @@ def test_checks_that_scikit_learn_makes_of_its_own_transformers(check: Callable[
     check("FastSHAP", explainer(total))
 
 
+def test_no_rows() -> None:
+    assert explainer(two).fit(numbers()).transform(numbers()[:0]).shape == (0, 8)
+
+
 def test_a_subset_is_explained_as_among_the_others() -> None:
     """What the expected failure is about, within what float32 has."""
     fitted = explainer(two).fit(numbers())
