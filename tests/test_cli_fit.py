@@ -241,6 +241,14 @@ def test_the_same_command_goes_on_where_it_was(way: signal.Signals, folder: Path
     assert not state.parent.exists()
 
 
+def test_an_empty_folder_is_no_unfinished_work(folder: Path, capsys: Told) -> None:
+    (folder / "work").mkdir()
+    assert fit("--checkpoint", "work", "--json") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["resumed"] is False
+    assert "going on" not in told.err
+
+
 def test_a_folder_that_is_named_is_kept(folder: Path, capsys: Told) -> None:
     assert fit("--checkpoint", "work", "--seed", "0", "--quiet") == 0
     assert Path("work", "run.json").exists()

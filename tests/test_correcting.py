@@ -125,7 +125,7 @@ def test_few_players_use_all_their_calls() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"calls": 24}, "background and calls are for anchor='model'"),
+        ({"calls": 24}, "predictions, background and calls are for anchor='model'"),
         ({"anchor": "model", "calls": 24}, "background and calls go together"),
         ({"anchor": "model", "background": BACKGROUND}, "background and calls go together"),
         ({"anchor": "model", "background": BACKGROUND, "calls": 4}, "calls is 4: of 6 players, .* at least 12"),

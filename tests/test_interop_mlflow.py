@@ -158,6 +158,14 @@ def test_arrays_have_columns_without_names(container: str, tmp_path: Path) -> No
     check(served.predict(pd.DataFrame(rows, columns=list("abcd"))), fitted, rows)
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_columns_that_are_numbered(given: bool, tmp_path: Path) -> None:
+    X = pd.DataFrame(numbers())
+    fitted = explainer(lambda rows: np.asarray(rows)[:, 0]).fit(X)
+    interop.save_explainer(fitted, tmp_path / "saved", input_example=X[:3] if given else None)
+    check(mlflow.pyfunc.load_model(os.fspath(tmp_path / "saved")).predict(X[:4].rename(columns=str)), fitted, X[:4])
+
+
 def test_columns_of_every_kind(tmp_path: Path) -> None:
     """Those that MLflow has no type for, such as integers with gaps, come through as they are."""
     rng = np.random.default_rng(0)

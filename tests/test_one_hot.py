@@ -92,6 +92,25 @@ def test_flags_that_are_independent_stay_apart(seed: int) -> None:
             assert Groups.from_one_hot(X).groups == {}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rare_flags_in_rows_that_repeat_each_other_stay_apart(seed: int) -> None:
+    """Of 50 patients that come 100 times each, and of 60 rows that are drawn again and again."""
+    rng = np.random.default_rng(seed)
+    panel = np.repeat(rng.random((50, 2)) < 0.08, 100, axis=0)
+    drawn = (rng.random((60, 2)) < 0.08)[rng.integers(0, 60, 5000)]
+    for held in (panel, drawn):
+        assert Groups.from_one_hot(pd.DataFrame(held, columns=["sign_a", "sign_b"])).groups == {}
+
+
+@pytest.mark.parametrize("categories", range(3, 9))
+def test_a_dropped_category_of_any_number(categories: int) -> None:
+    kind = np.random.default_rng(0).integers(0, categories, ROWS)
+    X = pd.get_dummies(pd.DataFrame({"kind": kind.astype(str)}), drop_first=True)
+    assert {name: len(columns) for name, columns in Groups.from_one_hot(X).groups.items()} == {
+        "kind": categories - 1
+    }
+
+
 def test_flags_by_their_names_stay_apart_unless_one_always_holds() -> None:
     stage = np.random.default_rng(0).choice(["child", "adult", "retired"], ROWS)
     X = pd.DataFrame({"is_child": stage == "child", "is_retired": stage == "retired", "x": 1.5})
@@ -137,11 +156,18 @@ def test_what_is_not_one_hot(X: pd.DataFrame) -> None:
     assert Groups.from_one_hot(X).groups == {}
 
 
-def test_a_group_does_not_take_the_name_of_a_column() -> None:
-    X = pd.get_dummies(table(), columns=["job"]).assign(job=1.5)
+@pytest.mark.parametrize("job", [1.5, "text"])
+def test_a_group_does_not_take_the_name_of_a_column(job: Any) -> None:
+    X = pd.get_dummies(table(), columns=["job"]).assign(job=job)
     groups = Groups.from_one_hot(X)
     assert list(groups.groups) == ["job (one-hot)"]
     assert "job" in groups.bind(list(X.columns)).names
+
+
+def test_columns_of_one_name_are_refused() -> None:
+    X = pd.DataFrame(np.eye(3), columns=["job_a", "job_b", "job_a"])
+    with pytest.raises(InputError, match=r"X has several columns of the same name: \['job_a'\]"):
+        Groups.from_one_hot(X)
 
 
 def test_an_array_has_no_names_to_go_by() -> None:
@@ -225,6 +251,11 @@ def test_a_fitted_column_transformer_knows_its_columns(columns: Any, steps: Any)
     assert len(Groups(groups).bind([f"x{j}" for j in range(8)])) == 5
 
 
+def test_a_selector_that_matched_nothing() -> None:
+    transformer = numeric_first(make_column_selector("nothing")).fit(table()[["age", "home_size", "has_house"]])
+    assert Groups.from_transformer(transformer).groups == {}
+
+
 def test_a_column_that_is_encoded_twice_is_two_players() -> None:
     twice = ColumnTransformer([(name, OneHotEncoder(), ["job"]) for name in ("a", "b", "c")]).fit(table())
     assert list(Groups.from_transformer(twice).groups) == ["job", "job (2)", "job (3)"]
@@ -258,6 +289,12 @@ def test_fit_mentions_one_hot_columns_in_one_line(caplog: pytest.LogCaptureFixtu
     assert "'job' (4 columns), 'home_town' (3 columns)" in line
     assert "players=Groups.from_one_hot(X)" in line
     assert len(fitted.player_names_) == 11
+
+
+def test_fit_mentions_the_names_that_the_groups_will_have(caplog: pytest.LogCaptureFixture) -> None:
+    X = pd.get_dummies(table(), columns=["job"]).assign(job=table()["job"])[["age", "job", *JOBS]]
+    explainer(score, recipe=QUICK).fit(X)
+    assert "'job (one-hot)' (4 columns)" in said(caplog)[0]
 
 
 @pytest.mark.parametrize(

@@ -143,10 +143,10 @@ class TestCalls:
         exact = fitted.estimate(X[:5]).values
         np.testing.assert_allclose(fitted.shap_values(X[:5], nsamples=16), exact, atol=1e-5)
 
-    def test_every_argument_of_shaps_own_call_but_main_effects(self) -> None:
+    def test_every_argument_of_shaps_own_call(self) -> None:
         ours = inspect.signature(FastSHAP.__call__).parameters
         shaps = inspect.signature(shap.Explainer.__call__).parameters
-        assert set(shaps) - set(ours) == {"args", "kwargs", "main_effects"}
+        assert set(shaps) - set(ours) == {"args", "kwargs"}
 
     def test_silent(self, several: Any, capsys: pytest.CaptureFixture[str]) -> None:
         fitted, X = several
@@ -160,6 +160,7 @@ class TestCalls:
         ("options", "message"),
         [
             ({"max_evals": 8, "budget": 8}, "budget and max_evals are the same"),
+            ({"main_effects": True}, "main_effects is True, and they are not estimated here"),
             ({"batch_size": 0}, "batch_size is 0: use a positive number of rows"),
             ({"outputs": ["daisy"]}, r"outputs \['daisy'\] are none of \['setosa'"),
             ({"outputs": [3]}, r"outputs \[3\] are none of"),

@@ -68,6 +68,10 @@ def test_checks_that_scikit_learn_makes_of_its_own_transformers(check: Callable[
     check("FastSHAP", explainer(total))
 
 
+def test_no_rows() -> None:
+    assert explainer(two).fit(numbers()).transform(numbers()[:0]).shape == (0, 8)
+
+
 def test_a_subset_is_explained_as_among_the_others() -> None:
     """What the expected failure is about, within what float32 has."""
     fitted = explainer(two).fit(numbers())
@@ -198,11 +202,17 @@ class TestLabels:
         values = explainer(total).fit(self.X, y).transform(self.X)
         np.testing.assert_array_equal(values, explainer(total).fit(self.X).transform(self.X))
 
-    @pytest.mark.parametrize("rows", [10, 200])
-    @pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame, torch.as_tensor])
+    @pytest.mark.parametrize(
+        ("kind", "rows"), [(np.asarray, 10), (pd.DataFrame, 10), (pd.DataFrame, 200), (torch.as_tensor, 10)]
+    )
     def test_rows_are_no_labels(self, kind: Any, rows: int) -> None:
         with pytest.raises(InputError, match=r"y is a .* of rows like those of X.*X_val="):
             explainer(total).fit(kind(self.X), kind(self.X[:rows]))
+
+    def test_labels_as_wide_as_the_table(self) -> None:
+        frame = pd.DataFrame(self.X)
+        for X, y in ((self.X, self.X > 0), (frame, frame.add_prefix("label_")), (self.X.tolist(), self.X[:, :1])):
+            explainer(total).fit(X, y)
 
     def test_of_one_column(self) -> None:
         with pytest.raises(InputError, match="X_val="):

@@ -159,6 +159,7 @@ class FastSHAP(Protocols):
         outputs: Any = None,
         upsample: bool = False,
         max_evals: int | Literal["auto"] = "auto",
+        main_effects: bool = False,
         error_bounds: bool = False,
         batch_size: int | Literal["auto"] = "auto",
         silent: bool = False,
@@ -182,13 +183,15 @@ class FastSHAP(Protocols):
             columns depend on each other: see docs/results/upkeep.md.
         outputs: which outputs the result has, by number or name, or as `shap.Explanation.argsort.flip[:3]`, which
             are the three largest of each row; there is an axis for them even if it is one.
-        max_evals, error_bounds, batch_size, silent: as shap's explainers have them. They are a budget; errors; the
-            rows of one forward pass, at most; and no progress bar.
+        max_evals, main_effects, error_bounds, batch_size, silent: as shap's explainers have them. They are a
+            budget; False, as there are none here; errors; the rows of one forward pass, at most; and no bar.
 
         Of images, as shap has them, (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for
         segments, (n, height, width, 1, outputs), a player's value shared out among its pixels. `shap.image_plot`
         draws either.
         """
+        if main_effects:
+            raise InputError("main_effects is True, and they are not estimated here: leave it out")
         x = self._encode(X)
         values, base = forward(self, x, batch_size)
         stderr = None
@@ -199,11 +202,11 @@ class FastSHAP(Protocols):
         if errors or error_bounds or budget is not None or tol is not None or start is not None:
             bar = self.progress and not silent
             values, stderr = refined(self, x[:], values, budget=budget, tol=tol, start=start, progress=bar)
-        if anchor != "game" or predictions is not None:
+        if anchor != "game":
             values, base, added = anchored(self, x, values, base, anchor, predictions, background, calls)
             stderr = None if stderr is None else (stderr.square() + added).sqrt()
-        elif background is not None or calls is not None:
-            raise InputError("background and calls are for anchor='model'")
+        elif predictions is not None or background is not None or calls is not None:
+            raise InputError("predictions, background and calls are for anchor='model': pass it, or leave them out")
         found = Values(values, base, stderr, self.output_names_)
         if outputs is not None:
             found = found.chosen(outputs)

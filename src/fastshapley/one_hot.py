@@ -17,15 +17,17 @@ _CHANCE = math.log(1e-6)  # that independent columns would look like this, which
 _FLAGS = {"is", "has", "have", "had", "was", "can", "flag", "any"}  # how names of flags start
 
 
-def recognised(names: Sequence[str], x: NDArray[np.float64]) -> dict[str, list[str]]:
+def recognised(names: Sequence[str], x: NDArray[np.float64], others: Sequence[str] = ()) -> dict[str, list[str]]:
     """The columns of each category that the columns ``x`` (rows, columns) with these ``names`` stand for.
 
     They hold 0 and 1, have names that start alike, up to a separator, and no row has two of them. It must not be by
     chance: if columns with as many ones were independent, the odds for that must be below one in a million. Where
     rows have none, a category was dropped, or there are gaps; this may also be so of flags (``is_child``,
-    ``is_retired``), which are left alone.
+    ``is_retired``), which are left alone, and of rare ones in rows that repeat each other, whose odds are not what
+    they seem: so most rows must have one. ``others`` are the names that the groups must not have, too.
     """
     sharing = _sharing(names, x)
+    used = {*names, *others}
     taken: set[int] = set()
     found: dict[str, list[str]] = {}
     for prefix in sorted(sharing, key=len):  # a category's own name may hold separators
@@ -34,7 +36,7 @@ def recognised(names: Sequence[str], x: NDArray[np.float64]) -> dict[str, list[s
         name = max(longer, key=len)
         if len(columns) > 1 and _exclusive(name, x[:, columns]):
             taken.update(columns)
-            found[f"{name} (one-hot)" if name in names else name] = [names[column] for column in columns]
+            found[f"{name} (one-hot)" if name in used else name] = [names[column] for column in columns]
     return found
 
 
@@ -45,6 +47,9 @@ def columns_of(X: Any) -> tuple[list[str], NDArray[np.float64]]:
             f"X is a {type(X).__name__}, whose columns have no names to go by: pass a DataFrame, or the encoder to "
             "Groups.from_transformer"
         )
+    if not X.columns.is_unique:
+        again = list(map(str, X.columns[X.columns.duplicated()].unique()))
+        raise InputError(f"X has several columns of the same name: {again}. Rename them, or leave some out")
     keys = [key for key, dtype in X.dtypes.items() if pd.api.types.is_numeric_dtype(dtype) and dtype.kind != "c"]
     held = [X[key].to_numpy(dtype=np.float64, na_value=np.nan) for key in keys]
     return [str(key) for key in keys], np.stack(held).T if held else np.empty((len(X), 0))
@@ -89,9 +94,8 @@ def _exclusive(name: str, x: NDArray[np.float64]) -> bool:
     if ones.max() > 1:
         return False
     dropped = bool(ones.min() == 0)
-    if (
-        dropped and name.rpartition("__")[2].lower() in _FLAGS
-    ):  # what a ColumnTransformer puts in front does not count
+    flags = name.rpartition("__")[2].lower() in _FLAGS  # what a ColumnTransformer puts in front does not count
+    if dropped and (flags or ones.mean() <= 0.5):
         return False
     none, one = 1.0, 0.0  # how likely it is that a row of independent columns has no one, and a single one
     for share in x.mean(0):
@@ -121,9 +125,11 @@ def _blocks(transformer: Any, names: Sequence[str] | None) -> Iterator[tuple[str
     elif hasattr(transformer, "transformers_"):
         given = _given_names(transformer, names)
         for name, part, columns in transformer.transformers_:
-            start = transformer.output_indices_[name].start
+            place = transformer.output_indices_[name]
+            if place.start == place.stop:  # no columns were selected for it, and it was not fitted
+                continue
             for block, first, width in _blocks(part, _chosen(given, columns)):
-                yield block, start + first, width
+                yield block, place.start + first, width
     else:
         start = 0
         for name, width in zip(_given_names(transformer, names), _widths(transformer), strict=True):

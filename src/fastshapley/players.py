@@ -98,7 +98,7 @@ class Groups:
         >>> Groups.from_one_hot(pd.get_dummies(X))
         Groups(groups={'job': ['job_chef', 'job_clerk', 'job_nurse']})
         """
-        return cls(one_hot.recognised(*one_hot.columns_of(X)))
+        return cls(one_hot.recognised(*one_hot.columns_of(X), others=[str(key) for key in X.columns]))
 
     @classmethod
     def from_transformer(cls, transformer: Any) -> Groups:

@@ -71,9 +71,14 @@ def check_labels(X: Any, y: Any) -> None:
     """Whether y, which is ignored, can be labels of the rows X, and is not more rows like these."""
     if y is None or isinstance(y, Sequence):
         return
-    given, own = _shape(y), _shape(X)
-    alike = given is None or (len(given) > 1 and (own is None or given[1:] == own[1:]))
-    if alike and not (own is not None and given == (own[0], 1)):  # which is how some write the labels of one column
+    if isinstance(X, pd.DataFrame) and isinstance(y, pd.DataFrame):
+        more_rows = set(X.columns) == set(y.columns)
+    else:
+        given, own = _shape(y), _shape(X)
+        length = own[0] if own else len(X) if isinstance(X, Sequence) else None
+        alike = given is None or (len(given) > 1 and (own is None or given[1:] == own[1:]))
+        more_rows = alike and (given is None or given[0] != length)  # labels may have as many columns as X
+    if more_rows:
         raise InputError(
             f"y is a {type(y).__name__} of rows like those of X, and y is ignored: pass validation rows as X_val="
         )
@@ -201,7 +206,7 @@ def mention_one_hot(explainer: FastSHAP, schema: Schema | ImageSchema, x: Rows) 
         return
     numbers = [j for j, column in enumerate(schema.columns) if column.categories is None]
     held = np.asfortranarray(x[:, numbers].cpu().numpy())  # it is read column by column
-    found = one_hot.recognised([schema.names[j] for j in numbers], held)
+    found = one_hot.recognised([schema.names[j] for j in numbers], held, others=schema.names)
     if found:
         shown = [f"{name!r} ({len(columns)} columns)" for name, columns in found.items()]
         logger.warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from typing import Any, Self
 
@@ -44,7 +45,7 @@ class Protocols(TransformerMixin, BaseEstimator):
         """
         self._table_schema()
         values = self.shap_values(X)
-        return values.reshape(len(values), -1)
+        return values.reshape(len(values), math.prod(values.shape[1:]))  # there may be no rows
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """The names of the columns of `transform`: ``shap_<player>``, or ``shap_<player>_<output>``.

@@ -131,7 +131,7 @@ def _run(options: argparse.Namespace) -> Result | None:
         progress=not options.quiet,
     )
     folder = options.checkpoint or options.output.with_name(f"{options.output.name}.unfinished")
-    resumed = folder.exists()
+    resumed = _is_begun(folder)
     if not _fit(explainer, options, folder):
         return None
     explainer.save(options.output)
@@ -141,6 +141,11 @@ def _run(options: argparse.Namespace) -> Result | None:
     seconds = time.monotonic() - start
     text = f"{found.text}\nexplainer: {options.output.resolve()}"
     return Result(text, {**found.data, "seconds": seconds, "resumed": resumed})
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether there is unfinished work in a folder, which may be empty; a cluster's is in a folder in it."""
+    return any(folder.rglob("run.json"))
 
 
 def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool:
@@ -155,7 +160,7 @@ def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool
     files = find_files(options.source)
     columns = model_columns(files, feature_names(explainer.model), options.drop)
     others = None if options.validation is None else find_files(options.validation)
-    if folder.exists() and not options.quiet:
+    if _is_begun(folder) and not options.quiet:
         print(f"going on with the unfinished work in {folder}", file=sys.stderr)
     if options.ray is not None:
         from fastshapley import distributed

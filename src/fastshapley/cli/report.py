@@ -78,7 +78,7 @@ def described(file: Path) -> Result:
         "report": config["report"],
     }
     report = _report(data)
-    data["warnings"] = [] if report is None else report.warnings()
+    data["warnings"] = [_none(data)] if report is None else report.warnings()
     lines = [file.name, *(f"  {name:30s} {text}" for name, text in _lines(data).items())]
     return Result("\n".join([*lines, "", _none(data) if report is None else str(report)]), data)
 

@@ -106,12 +106,19 @@ class Served:
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Values, base values and predictions of each row, (n, (players + 2) * outputs)."""
         explainer = self.explainer
-        x = explainer._encode(model_input)
+        x = explainer._encode(self._with_keys(model_input))
         values, base, predictions = explainer.explain_encoded(x)
         columns = torch.cat([values, base[:, None], predictions[:, None]], dim=1).flatten(1)
         names = value_names(explainer.player_names_, explainer.output_names_)
         index = model_input.index if isinstance(model_input, pd.DataFrame) else None
         return pd.DataFrame(columns.cpu().numpy(), columns=names, index=index)
+
+    def _with_keys(self, rows: Any) -> Any:
+        """Rows whose columns are called as at ``fit``: numbers, of which MLflow makes texts."""
+        schema = self.explainer.schema_
+        if not isinstance(rows, pd.DataFrame) or isinstance(schema, ImageSchema) or schema.container != "frame":
+            return rows
+        return rows.rename(columns={column.name: column.key for column in schema.columns})
 
 
 def _load_pyfunc(path: str) -> Served:
@@ -131,6 +138,8 @@ def _arguments(explainer: FastSHAP, file: Path, example: Any, options: dict[str,
     explainer.save(file)
     if example is None:
         example = _example(explainer)
+    if isinstance(example, pd.DataFrame):
+        example = example.rename(columns=str)  # as the signature has them
     _warn_if_it_cannot_be_served(file, example)
     report = explainer.report_
     given = {
