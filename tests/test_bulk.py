@@ -123,12 +123,16 @@ def test_an_explainer_of_arrays_and_of_a_game_that_calls_the_model(
 
 
 def test_files_of_other_names_for_an_explainer_of_arrays(marginal: FastSHAP, tmp_path: Path) -> None:
-    """Columns go by their places in each file."""
-    X = numbers(4, 3, seed=1)
+    """Columns go by their places in each file, unless they are named as in the first."""
+    X = numbers(6, 3, seed=1)
     pd.DataFrame(X[:2], columns=list("abc")).to_csv(tmp_path / "1.csv", index=False)
-    pd.DataFrame(X[2:], columns=list("cde")).to_csv(tmp_path / "2.csv", index=False)
+    pd.DataFrame(X[2:4], columns=list("def")).to_csv(tmp_path / "2.csv", index=False)
+    pd.DataFrame(X[4:], columns=list("abc"))[["c", "a", "b"]].to_csv(tmp_path / "3.csv", index=False)
     marginal.explain_to(f"{tmp_path}/*.csv", tmp_path / "out")
     assert_explains(marginal, X, read(tmp_path / "out"))
+    pd.DataFrame(X, columns=list("cde")).to_csv(tmp_path / "4.csv", index=False)
+    with pytest.raises(InputError, match=r"4\.csv has the columns \['c'\] of the first file, and not \['a', 'b'\]"):
+        marginal.explain_to(f"{tmp_path}/*.csv", tmp_path / "other")
 
 
 def test_some_outputs(fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path) -> None:

@@ -192,10 +192,10 @@ def prepare(
             raise InputError(f"{argument} is {given!r}: pass a list, such as [{given!r}]")
     target, folder = locate(output)
     files = find_files(source, besides=folder)
-    features = tuple(
-        tuple(feature_columns(schema, columns.names, keys, path))
-        for path, columns in zip(files.paths, files.schemas, strict=True)
-    )
+    features: tuple[tuple[str, ...], ...] = ()
+    for path, columns in zip(files.paths, files.schemas, strict=True):
+        known = features[0] if features else ()
+        features += (tuple(feature_columns(schema, columns.names, keys, path, known)),)
     chosen = chosen_outputs(explainer.output_names_, outputs)
     copied = _copied(files, features, keys)
     kept = [(key, key_type(key, files, features, schema)) for key in copied]
@@ -207,14 +207,14 @@ def prepare(
             "outputs at a time"
         )
     layout = pa.schema([*kept, *((name, pa.float32()) for name in names)])
-    texts = {columns: csv_reading(schema, columns, kept) for columns in set(features)}
+    texts = {names: csv_reading(schema, names, kept) for names in set(features)}
     job = Job(
         explainer,
         files.system,
         target,
         folder,
         features,
-        tuple(texts[columns] for columns in features),
+        tuple(texts[names] for names in features),
         layout,
         tuple(copied),
         chosen,
