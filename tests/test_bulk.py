@@ -448,6 +448,20 @@ def test_a_folder_of_another_run_is_refused(
     assert parts_in(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize("game", ["marginal", "baseline"])
+def test_a_run_does_not_go_on_with_another_model(tmp_path: Path, game: str) -> None:
+    """All else may be the same, where values come from the model itself."""
+    X = numbers(50, 2)
+    pd.DataFrame(X, columns=["x0", "x1"]).to_parquet(tmp_path / "rows.parquet")
+    model = quick(lambda X: X.sum(axis=1), value_function=game).fit(X)
+    model.save(tmp_path / "it.fastshap")
+    model.explain_to(tmp_path / "rows.parquet", tmp_path / "out")
+    same, other = (FastSHAP.load(tmp_path / "it.fastshap", f) for f in (lambda X: X @ [1, 1], lambda X: X @ [1, 2]))
+    assert same.explain_to(tmp_path / "rows.parquet", tmp_path / "out").kept == 1
+    with pytest.raises(InputError, match="belongs to a run with another model"):
+        other.explain_to(tmp_path / "rows.parquet", tmp_path / "out")
+
+
 def test_values_that_add_up_do_not_go_on_from_values_that_need_not(frame: pd.DataFrame, tmp_path: Path) -> None:
     """Both come from one network."""
     inference, never = (quick(score, normalize=when).fit(people()[0]) for when in ("inference", "never"))
