@@ -33,6 +33,7 @@ from fastshapley.networks.convolutional import Backbone
 from fastshapley.optional import require
 from fastshapley.parts import Files, Part, is_parquet
 from fastshapley.schema import Schema
+from fastshapley.shares import as_frame, common_types, file_types
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -214,7 +215,7 @@ def _rows(name: str) -> pd.DataFrame | None:
     except KeyError:
         return None
     parts = list(shard.iter_batches(batch_size=None, batch_format="pyarrow"))
-    return pa.concat_tables(parts, promote_options="permissive").to_pandas() if parts else pd.DataFrame()
+    return as_frame(parts, common_types([name] * len(parts), [part.schema for part in parts]))
 
 
 def _cause(error: BaseException) -> str:
@@ -236,6 +237,7 @@ def read_files(files: Files, columns: Sequence[str]) -> Any:
     kinds = {is_parquet(path) for path in files.paths}
     if len(kinds) > 1:
         raise InputError("source has both Parquet and CSV files: train on one of them")
+    file_types(files, columns)  # or what is refused would be so only on the cluster
     return readers[kinds.pop()](list(files.paths), filesystem=files.system).select_columns(list(columns))
 
 
