@@ -45,6 +45,7 @@ PART_ROWS = 1 << 18
 _ENTRIES, _MOST = 1 << 21, 1 << 15  # inputs or values of a batch, and rows
 _MANIFEST = "_fastshapley.json"  # readers of Parquet leave out what begins with an underscore
 _DONE = "_SUCCESS"
+_OLD = 3600 * 10**9  # nanoseconds, after which nobody is at work on a file
 _ASKED = 32  # rows that a model is known by
 _OURS = re.compile(r"part-\d+-\d+-[0-9a-f]{8}\.parquet")
 
@@ -363,8 +364,9 @@ def _left(job: Job, parts: Sequence[Part]) -> list[Part]:
 
 
 def _sweep(target: fs.FileSystem, folder: str) -> None:
-    """Without what workers that were killed have left."""
+    """Without what workers that were killed have left; what is not old may be at work in another run."""
     for info in target.get_file_info(fs.FileSelector(folder)):
-        if info.base_name.startswith("_") and info.base_name not in (_MANIFEST, _DONE):
+        old = info.mtime_ns is not None and time.time_ns() - info.mtime_ns > _OLD
+        if old and info.base_name.startswith("_") and info.base_name not in (_MANIFEST, _DONE):
             with suppress(OSError):
                 target.delete_file(info.path)
