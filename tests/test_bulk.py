@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +124,16 @@ def test_an_explainer_of_arrays_and_of_a_game_that_calls_the_model(
 
 
 def test_files_of_other_names_for_an_explainer_of_arrays(marginal: FastSHAP, tmp_path: Path) -> None:
-    """Columns go by their places in each file."""
-    X = numbers(4, 3, seed=1)
+    """Columns go by their places in each file, unless they are named as in the first."""
+    X = numbers(6, 3, seed=1)
     pd.DataFrame(X[:2], columns=list("abc")).to_csv(tmp_path / "1.csv", index=False)
-    pd.DataFrame(X[2:], columns=list("cde")).to_csv(tmp_path / "2.csv", index=False)
+    pd.DataFrame(X[2:4], columns=list("def")).to_csv(tmp_path / "2.csv", index=False)
+    pd.DataFrame(X[4:], columns=list("abc"))[["c", "a", "b"]].to_csv(tmp_path / "3.csv", index=False)
     marginal.explain_to(f"{tmp_path}/*.csv", tmp_path / "out")
     assert_explains(marginal, X, read(tmp_path / "out"))
+    pd.DataFrame(X, columns=list("cde")).to_csv(tmp_path / "4.csv", index=False)
+    with pytest.raises(InputError, match=r"4\.csv has the columns \['c'\] of the first file, and not \['a', 'b'\]"):
+        marginal.explain_to(f"{tmp_path}/*.csv", tmp_path / "other")
 
 
 def test_some_outputs(fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path) -> None:
@@ -444,6 +449,20 @@ def test_a_folder_of_another_run_is_refused(
     assert parts_in(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize("game", ["marginal", "baseline"])
+def test_a_run_does_not_go_on_with_another_model(tmp_path: Path, game: str) -> None:
+    """All else may be the same, where values come from the model itself."""
+    X = numbers(50, 2)
+    pd.DataFrame(X, columns=["x0", "x1"]).to_parquet(tmp_path / "rows.parquet")
+    model = quick(lambda X: X.sum(axis=1), value_function=game).fit(X)
+    model.save(tmp_path / "it.fastshap")
+    model.explain_to(tmp_path / "rows.parquet", tmp_path / "out")
+    same, other = (FastSHAP.load(tmp_path / "it.fastshap", f) for f in (lambda X: X @ [1, 1], lambda X: X @ [1, 2]))
+    assert same.explain_to(tmp_path / "rows.parquet", tmp_path / "out").kept == 1
+    with pytest.raises(InputError, match="belongs to a run with another model"):
+        other.explain_to(tmp_path / "rows.parquet", tmp_path / "out")
+
+
 def test_values_that_add_up_do_not_go_on_from_values_that_need_not(frame: pd.DataFrame, tmp_path: Path) -> None:
     """Both come from one network."""
     inference, never = (quick(score, normalize=when).fit(people()[0]) for when in ("inference", "never"))
@@ -475,6 +494,11 @@ def test_an_empty_folder_a_hidden_file_and_what_a_killed_run_leaves_are_no_hindr
     (tmp_path / "out" / "_00000-00000-00000000.0a1b2c3d").write_text("PAR1")
     assert fitted.explain_to(source, tmp_path / "out").rows == 0
     assert len(read(tmp_path / "out")) == 50
+    left = list((tmp_path / "out").glob("*0a1b2c3d"))
+    assert len(left) == 2  # another run may be at work on them
+    for path in left:
+        os.utime(path, (0, 0))
+    fitted.explain_to(source, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*0a1b2c3d"))
 
 

@@ -299,6 +299,18 @@ def test_a_folder_stands_for_all_files_in_it_but_hidden_ones(tree: Path) -> None
     assert found_in(tree, f"file://{tree}/") == expected
 
 
+def test_names_in_capitals_and_files_that_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.CSV").write_text("a,b\n1,1\n")
+    (tmp_path / "b.CSV.GZ").write_bytes(gzip.compress(b"a,b\n2,2\n"))
+    pq.write_table(pa.table({"a": ["3"], "b": ["3"]}), tmp_path / "c.PARQUET")
+    (tmp_path / "notes.txt").write_text("no data")
+    files = find_files(tmp_path)
+    assert rows_of(files, find_parts(files, 10)) == [("1", "1"), ("2", "2"), ("3", "3")]
+    (told,) = caplog.messages
+    assert told.startswith(f"1 files in {tmp_path} are left out")
+    assert "notes.txt" in told
+
+
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [

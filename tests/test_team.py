@@ -220,6 +220,7 @@ def test_one_process_agrees_with_itself() -> None:
         (([1, 2], [3.5, None]), Column("c", "float64")),
         ((["a", None], ["b", "a"]), ("a", "b")),
         (([None, None], ["b", "a"]), ("a", "b")),
+        (([True, False], [True, None]), Column("c", "object", (False, True), gap="none")),
     ],
 )
 def test_columns_of_shares_are_merged(parts: tuple[list[Any], list[Any]], expected: Any) -> None:

@@ -23,14 +23,24 @@ _PLAIN = {str: pa.string(), int: pa.int64()}
 _EXACT = 1 << 53  # float64 holds every integer up to this
 
 
-def feature_columns(schema: Schema, names: Sequence[str], keys: Sequence[str] | None, where: str) -> list[str]:
+def feature_columns(
+    schema: Schema, names: Sequence[str], keys: Sequence[str] | None, where: str, known: Sequence[str] = ()
+) -> list[str]:
     """The columns of a file that are the features, in their order; the others may be ``keys``.
 
-    They go by their names. Those of an array have none: they are x0, x1 and so on, or all that are not keys.
+    They go by their names. Those of an array have none: they are x0, x1 and so on, or all that are not keys. A file
+    with columns that are ``known`` as features of an earlier one has to have them all: it goes by their names.
     """
     expected = list(schema.names)
     if len(set(names)) < len(names):
         raise InputError(f"{where} has several columns of one name")
+    if schema.container != "frame" and (shared := [name for name in known if name in names]):
+        if missing := [name for name in known if name not in names]:
+            raise InputError(
+                f"{where} has the columns {shared} of the first file, and not {missing}: name the columns alike in "
+                "all files, or call the features x0, x1 and so on"
+            )
+        return list(known)
     if schema.container != "frame" and not set(expected) <= set(names):
         others = [name for name in names if name not in (keys or ())]
         if len(others) != len(expected):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from pyarrow import fs
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -33,6 +34,7 @@ from fastshapley.lessons import available_threads
 from fastshapley.parts import Files, Part, Text, find_files, find_parts, locate, read_part, stamp_of
 from fastshapley.schema import Schema
 from fastshapley.training import one_thread
+from fastshapley.value_functions.removal import Removal
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -43,6 +45,8 @@ PART_ROWS = 1 << 18
 _ENTRIES, _MOST = 1 << 21, 1 << 15  # inputs or values of a batch, and rows
 _MANIFEST = "_fastshapley.json"  # readers of Parquet leave out what begins with an underscore
 _DONE = "_SUCCESS"
+_OLD = 3600 * 10**9  # nanoseconds, after which nobody is at work on a file
+_ASKED = 32  # rows that a model is known by
 _OURS = re.compile(r"part-\d+-\d+-[0-9a-f]{8}\.parquet")
 
 
@@ -192,10 +196,10 @@ def prepare(
             raise InputError(f"{argument} is {given!r}: pass a list, such as [{given!r}]")
     target, folder = locate(output)
     files = find_files(source, besides=folder)
-    features = tuple(
-        tuple(feature_columns(schema, columns.names, keys, path))
-        for path, columns in zip(files.paths, files.schemas, strict=True)
-    )
+    features: tuple[tuple[str, ...], ...] = ()
+    for path, columns in zip(files.paths, files.schemas, strict=True):
+        known = features[0] if features else ()
+        features += (tuple(feature_columns(schema, columns.names, keys, path, known)),)
     chosen = chosen_outputs(explainer.output_names_, outputs)
     copied = _copied(files, features, keys)
     kept = [(key, key_type(key, files, features, schema)) for key in copied]
@@ -207,14 +211,14 @@ def prepare(
             "outputs at a time"
         )
     layout = pa.schema([*kept, *((name, pa.float32()) for name in names)])
-    texts = {columns: csv_reading(schema, columns, kept) for columns in set(features)}
+    texts = {names: csv_reading(schema, names, kept) for names in set(features)}
     job = Job(
         explainer,
         files.system,
         target,
         folder,
         features,
-        tuple(texts[columns] for columns in features),
+        tuple(texts[names] for names in features),
         layout,
         tuple(copied),
         chosen,
@@ -285,19 +289,26 @@ def _claim(job: Job, files: Files, part_rows: int) -> None:
     """Tie the folder to this job: one that belongs to another, or holds other files, is refused."""
     path = f"{job.folder}/{_MANIFEST}"
     key = fingerprint(*_tensors(job.explainer), _settings(job, files, part_rows))
+    answers = _answers(job.explainer)
     if job.target.get_file_info(job.folder).type == fs.FileType.File:
         raise InputError(f"output is {job.folder}, which is a file: choose a folder")
     job.target.create_dir(job.folder, recursive=True)
     if job.target.get_file_info(path).type == fs.FileType.File:
         with job.target.open_input_stream(path) as file:
             try:
-                known = json.loads(file.read())["key"]
-            except (ValueError, KeyError, TypeError):
+                manifest = json.loads(file.read())
+                known, before = manifest["key"], manifest.get("answers")
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(f"{path} cannot be read: choose another folder, or delete this one") from None
         if known != key:
             raise InputError(
                 f"output {job.folder} belongs to a run with other files, another explainer or other settings: "
                 "choose another folder, or delete this one"
+            )
+        if None not in (before, answers) and not _alike(before, answers):
+            raise InputError(
+                f"output {job.folder} belongs to a run with another model, whose outputs were others: go on with "
+                "that model, choose another folder, or delete this one"
             )
         return
     names = [info.base_name for info in job.target.get_file_info(fs.FileSelector(job.folder))]
@@ -306,7 +317,9 @@ def _claim(job: Job, files: Files, part_rows: int) -> None:
         raise InputError(f"output {job.folder} is not empty ({strange[:3]}): choose another folder")
     temporary = f"{path}.{secrets.token_hex(4)}"
     with job.target.open_output_stream(temporary) as file:
-        file.write(json.dumps({"key": key, "files": files.paths, "part_rows": part_rows}).encode())
+        file.write(
+            json.dumps({"key": key, "files": files.paths, "part_rows": part_rows, "answers": answers}).encode()
+        )
     job.target.move(temporary, path)
 
 
@@ -317,6 +330,18 @@ def _tensors(explainer: FastSHAP) -> list[Tensor]:
     weights = [tensor for network in networks if network is not None for tensor in network.state_dict().values()]
     others = [getattr(game, name, None) for name in ("null", "rows_")]
     return [*weights, *(tensor for tensor in others if isinstance(tensor, Tensor))]
+
+
+def _answers(explainer: FastSHAP) -> Any:
+    """A model's outputs for a few rows, if values come from it: up to rounding, they tell it from another."""
+    game = explainer.value_function_
+    called = isinstance(game, Removal) and game.model_ is not None
+    return game.predict(game.rows_[:_ASKED]).tolist() if called else None
+
+
+def _alike(before: Any, answers: Any) -> bool:
+    then, now = torch.tensor(before), torch.tensor(answers)
+    return then.shape == now.shape and torch.allclose(then, now, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 def _settings(job: Job, files: Files, part_rows: int) -> tuple[Any, ...]:
@@ -339,8 +364,9 @@ def _left(job: Job, parts: Sequence[Part]) -> list[Part]:
 
 
 def _sweep(target: fs.FileSystem, folder: str) -> None:
-    """Without what workers that were killed have left."""
+    """Without what workers that were killed have left; what is not old may be at work in another run."""
     for info in target.get_file_info(fs.FileSelector(folder)):
-        if info.base_name.startswith("_") and info.base_name not in (_MANIFEST, _DONE):
+        old = info.mtime_ns is not None and time.time_ns() - info.mtime_ns > _OLD
+        if old and info.base_name.startswith("_") and info.base_name not in (_MANIFEST, _DONE):
             with suppress(OSError):
                 target.delete_file(info.path)

@@ -83,6 +83,9 @@ class Column:
     def merged(cls, columns: Sequence[Column]) -> Column:
         """One column of which each of these is a part."""
         seen = [c for c in columns if c.categories != ()] or list(columns)  # the others hold nothing but gaps
+        if {type(category) for c in seen for category in c.categories or ()} == {bool}:
+            held = next(c for c in seen if c.categories)  # those with gaps: without, booleans are numbers
+            seen = [replace(held, categories=(False, True)) if c.dtype in ("bool", "boolean") else c for c in seen]
         first = seen[0]
         if len({c.categories is None for c in seen}) > 1:
             raise InputError(f"column {first.name!r} holds numbers in one part of the rows, and text in another")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
@@ -31,8 +32,9 @@ from fastshapley.explanations import chosen_outputs
 from fastshapley.files import write_text
 from fastshapley.networks.convolutional import Backbone
 from fastshapley.optional import require
-from fastshapley.parts import Files, Part, is_parquet
+from fastshapley.parts import GAPS, Files, Part, is_parquet
 from fastshapley.schema import Schema
+from fastshapley.shares import as_frame, common_types, file_types
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -41,6 +43,8 @@ ray = require("ray", "ray")
 require("ray.data", "ray")
 train = require("ray.train", "ray")
 TorchTrainer = require("ray.train.torch", "ray").TorchTrainer
+
+logger = logging.getLogger(__name__)
 
 _FILE, _REFUSAL = "explainer.fastshap", "error.txt"
 _FAILURES = 3  # of workers, after which a fit goes on where it was
@@ -214,7 +218,7 @@ def _rows(name: str) -> pd.DataFrame | None:
     except KeyError:
         return None
     parts = list(shard.iter_batches(batch_size=None, batch_format="pyarrow"))
-    return pa.concat_tables(parts, promote_options="permissive").to_pandas() if parts else pd.DataFrame()
+    return as_frame(parts, common_types([name] * len(parts), [part.schema for part in parts]))
 
 
 def _cause(error: BaseException) -> str:
@@ -232,11 +236,20 @@ def carry(model: Any) -> None:
 
 def read_files(files: Files, columns: Sequence[str]) -> Any:
     """The columns of files as a `ray.data.Dataset`."""
-    readers = {True: ray.data.read_parquet, False: ray.data.read_csv}
     kinds = {is_parquet(path) for path in files.paths}
     if len(kinds) > 1:
         raise InputError("source has both Parquet and CSV files: train on one of them")
-    return readers[kinds.pop()](list(files.paths), filesystem=files.system).select_columns(list(columns))
+    file_types(files, columns)  # or what is refused would be so only on the cluster
+    if kinds.pop():
+        found = ray.data.read_parquet(list(files.paths), filesystem=files.system)
+    else:
+        found = ray.data.read_csv(
+            list(files.paths),
+            filesystem=files.system,
+            convert_options=pyarrow.csv.ConvertOptions(null_values=GAPS, strings_can_be_null=True),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        )
+    return found.select_columns(list(columns))
 
 
 def spread(model: Any, *, workers: int | None = None) -> Spread:
@@ -316,12 +329,17 @@ class _Batches:
         torch.set_num_threads(1)
         self.explainer: FastSHAP = ray.get(held)
         self.features, self.keys, self.outputs = features, keys, outputs
+        self.unseen: set[str] = set()
         wanted = [self.explainer.output_names_[k] for k in outputs]
         self.names = [*keys, *value_names(self.explainer.player_names_, wanted)]
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         columns = [batch[name] for name in self.features]
-        found = values_of(self.explainer, columns, self.outputs, "the dataset", set())
+        unseen: set[str] = set()
+        found = values_of(self.explainer, columns, self.outputs, "the dataset", unseen)
+        for name in sorted(unseen - self.unseen):
+            logger.warning("column %r has values not seen at fit: they are treated as missing", name)
+        self.unseen |= unseen
         return pa.Table.from_arrays([*(batch[key] for key in self.keys), *found], names=self.names)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from fastshapley.errors import InputError, PartError
+
+logger = logging.getLogger(__name__)
 
 # what stands for a gap in CSV, as pandas has it
 GAPS = (
@@ -87,7 +90,16 @@ class Text:
 
 
 def is_parquet(path: str) -> bool:
-    return path.endswith((".parquet", ".pq"))
+    return path.lower().endswith((".parquet", ".pq"))
+
+
+def _known(path: str) -> bool:
+    return path.lower().endswith(_KINDS)
+
+
+def _packing(path: str) -> str | None:
+    """How a file is compressed."""
+    return "gzip" if path.lower().endswith(".gz") else None
 
 
 def locate(place: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
@@ -157,7 +169,7 @@ def read_part(
         yield from _parquet_batches(system, part, list(columns), size)
         return
     if part.stop == _WHOLE:
-        with system.open_input_stream(part.path, compression="detect") as stream:
+        with system.open_input_stream(part.path, compression=_packing(part.path)) as stream:
             yield from _csv_batches(stream, None, columns, text, size)
         return
     with system.open_input_file(part.path) as file:
@@ -219,7 +231,7 @@ def _found(system: fs.FileSystem, path: str, place: str, besides: str) -> list[f
 def _expanded(system: fs.FileSystem, path: str, place: str) -> list[fs.FileInfo]:
     info = system.get_file_info(path)
     if info.type == fs.FileType.File:
-        if not path.endswith(_KINDS):
+        if not _known(path):
             raise InputError(f"{place} is not named as one of {_KINDS}")
         return [info]
     if info.type == fs.FileType.Directory:
@@ -230,20 +242,25 @@ def _expanded(system: fs.FileSystem, path: str, place: str) -> list[fs.FileInfo]
     for match in _matches(system, path):
         if match.type == fs.FileType.Directory and not match.base_name.startswith(("_", ".")):
             found += _inside(system, match.path)
-        elif match.type == fs.FileType.File and match.path.endswith(_KINDS):
+        elif match.type == fs.FileType.File and _known(match.path):
             found.append(match)
     return found
 
 
 def _inside(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
     """The files in a folder and in those within, but for hidden ones."""
-    return [
+    files = [
         file
         for file in system.get_file_info(fs.FileSelector(folder, recursive=True))
         if file.type == fs.FileType.File
-        and file.path.endswith(_KINDS)
         and not any(piece.startswith(("_", ".")) for piece in file.path[len(folder) :].split("/"))
     ]
+    if others := sorted(file.path for file in files if not _known(file.path)):
+        logger.warning(
+            "%d files in %s are left out, as they are not named as one of %s: such as %s",
+            *(len(others), folder, _KINDS, others[:3]),
+        )
+    return [file for file in files if _known(file.path)]
 
 
 def _matches(system: fs.FileSystem, pattern: str) -> list[fs.FileInfo]:
@@ -266,7 +283,7 @@ def _columns(system: fs.FileSystem, path: str) -> pa.Schema:
         if is_parquet(path):
             with system.open_input_file(path) as file:
                 return pq.read_schema(file)
-        with system.open_input_stream(path, compression="detect") as stream:
+        with system.open_input_stream(path, compression=_packing(path)) as stream:
             start = stream.read(_LOOK)
         return _csv_schema(start + b"\n")  # which may be the one that a row of nothing but names lacks
     except (pa.ArrowException, OSError) as error:
@@ -294,8 +311,8 @@ def _header(start: bytes) -> tuple[list[str], int]:
 def _divided(system: fs.FileSystem, rows: int, path: str) -> list[tuple[int, ...]]:
     """The parts of a file: from where, up to where, and how many rows there are, if that is known."""
     try:
-        if path.endswith(".gz"):
-            with system.open_input_stream(path, compression="detect") as stream:
+        if _packing(path):
+            with system.open_input_stream(path, compression=_packing(path)) as stream:
                 start = stream.read(_LOOK)
             return [(0, 0, 0) if len(start) < _LOOK and _header(start)[1] == len(start) else (0, _WHOLE)]
         with system.open_input_file(path) as file:
