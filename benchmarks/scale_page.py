@@ -78,7 +78,8 @@ Where the limits are; none of this was tried at that size:
   `--part-rows 10000000` (100,000 parts, a minute each), and one run for each folder, such as a day or a month.
 - **The driver.** One process hands out parts and counts them: of a minute each, some 17 a second to 1000 workers.
   If it dies the same command goes on; what was half done is done again.
-- **Memory.** A worker needs about what this process did, below 1 GiB, whatever the size of parts.
+- **Memory.** A worker needs about what this process did, below 1 GiB, and for many hundred columns some more: what
+  a Parquet file's end tells of each column of each 64 MB is held until the part is written. Keep parts small then.
 - **Row groups.** A Parquet file's row group is the least that a part can be: a file of one huge group is read by
   one worker.
 - **The networks** are most of the time here. More players or outputs cost as above; a GPU would help with them, and

@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 PART_ROWS = 1 << 18
 _ENTRIES, _MOST = 1 << 21, 1 << 15  # inputs or values of a batch, and rows
+_GROUP = 1 << 26  # bytes of a row group: what a file tells of each is held until all of it is written
 _MANIFEST = "_fastshapley.json"  # readers of Parquet leave out what begins with an underscore
 _DONE = "_SUCCESS"
 _OLD = 3600 * 10**9  # nanoseconds, after which nobody is at work on a file
@@ -110,7 +111,7 @@ class Job:
         self.target.move(temporary, path)
 
     def _write(self, part: Part, path: str, unseen: set[str], stop: threading.Event | None) -> int:
-        rows = 0
+        rows, held = 0, []
         features, keys = self.features[part.file], list(self.keys)
         columns = list(dict.fromkeys([*features, *keys]))
         with (
@@ -122,8 +123,13 @@ class Job:
                     return -1
                 found = values_of(self.explainer, [batch[name] for name in features], self.outputs, "it", unseen)
                 copied = [batch[name].cast(self.schema.field(name).type) for name in keys]
-                writer.write_batch(pa.RecordBatch.from_arrays([*copied, *found], schema=self.schema))
+                held.append(pa.RecordBatch.from_arrays([*copied, *found], schema=self.schema))
                 rows += len(batch)
+                if sum(part.nbytes for part in held) >= _GROUP:
+                    writer.write_table(pa.Table.from_batches(held))
+                    held.clear()
+            if held:
+                writer.write_table(pa.Table.from_batches(held))
         return rows
 
 
