@@ -54,7 +54,7 @@ how). Five rounds after them, when the machine was slower (empty handler: 251 an
 empty handler's throughput, and 2.8 and 3.2 times its latency. Since then requests that were read together are
 answered in the next turn of the event loop, with no future in between. In three short rounds of the quick stack in
 turn, throughput was 1.03, 1.00 and 1.18 times that of before, and the median latency 1.07, 1.02 and 1.04 times: not
-enough to change what is said below. Of a request at 64 connections, 55 to 59 % of the time is the stack's own (py-spy).
+enough to change what is said below. At 64 connections, 55 to 59 % of a request's time is the stack's own (py-spy).
 
     FASTSHAPLEY_DATA=../shared/data python benchmarks/serving.py
 """.strip()
