@@ -125,7 +125,7 @@ class Job:
                 copied = [batch[name].cast(self.schema.field(name).type) for name in keys]
                 held.append(pa.RecordBatch.from_arrays([*copied, *found], schema=self.schema))
                 rows += len(batch)
-                if sum(part.nbytes for part in held) >= _GROUP:
+                if sum(map(len, held)) >= _MOST or sum(part.nbytes for part in held) >= _GROUP:
                     writer.write_table(pa.Table.from_batches(held))
                     held.clear()
             if held:
