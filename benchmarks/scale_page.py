@@ -53,8 +53,7 @@ Training on the census, by one process and by two of Ray's workers: mean squared
 {fits}
 
 The intervals overlap for every seed. On two cores it takes longer, not less: batches are small, and gradients are
-averaged after each. It is for rows that one machine does not hold. (This part was measured on another machine of
-the same kind than the rest.)
+averaged after each. It is for rows that one machine does not hold. {remark}
 
 ## A billion rows a day
 
@@ -111,6 +110,7 @@ def page(found: dict[str, Any]) -> str:
         ),
         ray=ray,
         fits=_fits(fits),
+        remark=found["training"].get("remark", ""),
         core=core,
         billion=trillion / 1000,
         minutes=1e9 / middle["pace"] / 60,
