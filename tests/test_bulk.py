@@ -34,6 +34,8 @@ from bulks import (  # noqa: E402
     write_many,
 )
 
+from fastshapley.bulk import prepare  # noqa: E402
+
 
 @pytest.fixture(scope="module")
 def fitted() -> FastSHAP:
@@ -419,6 +421,21 @@ def test_what_is_missing_is_done_and_nothing_else(fitted: FastSHAP, source: Path
         name: time for name, time in before.items() if name != gone
     }
     pd.testing.assert_frame_equal(read(tmp_path / "out"), table)
+
+
+def test_what_a_lost_worker_has_begun_is_deleted_at_the_end_and_what_another_run_is_at_is_not(
+    fitted: FastSHAP, source: Path, tmp_path: Path
+) -> None:
+    run = prepare(fitted, source, tmp_path / "out", keys=None, outputs=None, part_rows=8, progress=False)
+    lost = tmp_path / "out" / f"_00000-00000-0.{run.job.token}.1"
+    others, old = tmp_path / "out" / "_00000-00000-0.another.1", tmp_path / "out" / "_00000-00001-0.another.2"
+    for path in (lost, others, old):
+        path.touch()
+    os.utime(old, (0, 0))
+    run.finish((part, run.job.explain(part, set()), ()) for part in run.parts)
+    assert not lost.exists()
+    assert others.exists()
+    assert not old.exists()
 
 
 def test_a_folder_of_another_run_is_refused(

@@ -84,13 +84,14 @@ class Job:
     schema: pa.Schema  # of what is written
     keys: tuple[str, ...]
     outputs: tuple[int, ...]
+    token: str = field(default_factory=lambda: secrets.token_hex(4))  # in the names of what this run has begun
 
     def file_of(self, part: Part) -> str:
         return f"{self.folder}/part-{part.name}.parquet"
 
     def explain(self, part: Part, unseen: set[str], stop: threading.Event | None = None) -> int:
         """Explain a part and write its file; how many rows it has, or -1 if it was stopped."""
-        temporary = f"{self.folder}/_{part.name}.{secrets.token_hex(4)}"
+        temporary = f"{self.folder}/_{part.name}.{self.token}.{secrets.token_hex(4)}"
         try:
             rows = self._write(part, temporary, unseen, stop)
             if rows >= 0:
@@ -154,7 +155,7 @@ class Run:
                 self._warn(unseen)
         with self.job.target.open_output_stream(f"{self.job.folder}/{_DONE}"):
             pass
-        _sweep(self.job.target, self.job.folder)
+        _sweep(self.job)
         return Explained(self.job.folder, rows, parts, self.total - len(self.parts), time.monotonic() - start)
 
     def _warn(self, unseen: Collection[str]) -> None:
@@ -369,10 +370,11 @@ def _left(job: Job, parts: Sequence[Part]) -> list[Part]:
     return left
 
 
-def _sweep(target: fs.FileSystem, folder: str) -> None:
-    """Without what workers that were killed have left; what is not old may be at work in another run."""
-    for info in target.get_file_info(fs.FileSelector(folder)):
+def _sweep(job: Job) -> None:
+    """Without what workers that were killed have left; of another run, only what is old: it may be at work."""
+    for info in job.target.get_file_info(fs.FileSelector(job.folder)):
+        name = info.base_name
         old = info.mtime_ns is not None and time.time_ns() - info.mtime_ns > _OLD
-        if old and info.base_name.startswith("_") and info.base_name not in (_MANIFEST, _DONE):
+        if name.startswith("_") and name not in (_MANIFEST, _DONE) and (old or f".{job.token}." in name):
             with suppress(OSError):
-                target.delete_file(info.path)
+                job.target.delete_file(info.path)
