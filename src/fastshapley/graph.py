@@ -86,12 +86,12 @@ class Graph:
         unseen: set[str] = set()
         for number, row in enumerate(rows):
             try:
-                encoded[number] = self._encode_row(number, row, unseen)
+                encoded[number] = values = self._encode_row(number, row, unseen)
             except OverflowError:
                 raise InputError(f"row {number} has a number beyond what a float can hold") from None
-        if np.isinf(encoded).any():
-            number, column = np.argwhere(np.isinf(encoded))[0]
-            raise _refusal(float(encoded[number, column]), self.columns[column], number, "a finite number")
+            if not _INFINITE.isdisjoint(values):
+                place = next(place for place, value in enumerate(values) if value in _INFINITE)
+                raise _refusal(values[place], self.columns[place], number, "a finite number")
         if unseen:
             logger.warning("columns %s have values not seen at fit: they are treated as missing", sorted(unseen))
         return encoded
@@ -140,7 +140,7 @@ class Graph:
         return dict(zip(self.results, self._session.run(self.results, given), strict=True))
 
     def _encode_row(self, number: int, row: Any, unseen: set[str]) -> list[float]:
-        if isinstance(row, Mapping):
+        if isinstance(row, dict | Mapping):  # a dict is told at once
             try:
                 values = [row[name] for name in self.columns]
             except KeyError:
@@ -193,6 +193,7 @@ class _Column:
         return float(value)
 
 
+_INFINITE = frozenset((math.inf, -math.inf))
 _NUMBERS = frozenset((float, int, bool, type(None)))  # which an array of floats takes as they are
 
 

@@ -39,7 +39,9 @@ def read_v1(body: Any, graph: Graph, most: int) -> tuple[Array, ...]:
 
 def write_v1(found: Results, graph: Graph, *, explain: bool) -> dict[str, Any]:
     """Predictions, and with ``explain`` a row's values, base value and standard errors for each of them."""
-    lists = {name: (values[..., 0] if values.shape[-1] == 1 else values).tolist() for name, values in found.items()}
+    if len(graph.output_names) == 1:
+        found = {name: values[..., 0] for name, values in found.items()}
+    lists = {name: values.tolist() for name, values in found.items()}
     answer: dict[str, Any] = {"predictions": lists.pop("predictions")}
     if explain:
         columns = zip(*lists.values(), strict=True)
