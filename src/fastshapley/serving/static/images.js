@@ -104,12 +104,7 @@ class ImageView {
   }
 
   show(result) {
-    if (this.outputs?.anew) {
-      this.outputs.anew = false;
-      this.outputs.start(result.base_values.data);
-      this.updates.request();
-      return;
-    }
+    if (this.outputs?.startsFrom(result)) return;
     this.result = result;
     this.draw(this.all ? Infinity : FIRST);
   }

@@ -127,6 +127,8 @@ function scaleOf({ link, scale }) {
 class Outputs {
   constructor(model, changed) {
     this.about = model.about;
+    this.changed = changed;
+    this.anew = false;
     this.values = this.about.output_names.map(() => 0);
     const { scale, output_names: outputs } = this.about;
     this.fields = outputs.map((name, i) => {
@@ -161,10 +163,14 @@ class Outputs {
     return { dims: [1, this.values.length], data: this.values.map(LINKS[this.about.link].apply) };
   }
 
-  /* Start from the base value, with which values sum to nothing. */
-  start(base) {
-    this.values = Array.from(base, LINKS[this.about.link].undo ?? ((v) => v));
+  /* Whether all is to be anew, and so starts from the base value, with which values sum to nothing. */
+  startsFrom({ base_values: base }) {
+    if (!this.anew) return false;
+    this.anew = false;
+    this.values = Array.from(base.data, LINKS[this.about.link].undo ?? ((v) => v));
     this.fields.forEach((field, i) => (field.value = Number(this.values[i].toPrecision(6))));
+    this.changed();
+    return true;
   }
 }
 

@@ -193,12 +193,7 @@ class TableView {
 
   show(result) {
     const count = this.outputNames.length;
-    if (this.outputs?.anew) {
-      this.outputs.anew = false;
-      this.outputs.start(result.base_values.data);
-      this.updates.request();
-      return;
-    }
+    if (this.outputs?.startsFrom(result)) return;
     this.result = result;
     const predictions = Array.from(result.predictions.data);
     if (this.fresh) {
