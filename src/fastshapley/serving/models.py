@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import subprocess
@@ -122,10 +123,10 @@ def read(name: str, file: Path) -> Model:
     def compute(*arrays: Array) -> Results:
         """The graph's results, and where some are no numbers, for each row whether they are: ``finite``."""
         found: Results = dict(graph(*arrays))
-        # sums are finite if all of it is, and are quicker to look at
-        sums = np.add.reduce(found["shap_values"], (1, 2)) + np.add.reduce(found["predictions"], 1)
-        if not (finite := np.isfinite(sums)).all():
-            found["finite"] = finite
+        values, predictions = found["shap_values"], found["predictions"]
+        # a sum of squares is finite if all of them are, and is quickest to look at
+        if not all(math.isfinite(np.vdot(part, part)) for part in (values, predictions)):
+            found["finite"] = np.isfinite(values).all((1, 2)) & np.isfinite(predictions).all(1)
         return found
 
     return Model(name, graph, data, Batcher(compute, quick=_is_quick(graph)))
