@@ -126,7 +126,7 @@ def read(name: str, file: Path) -> Model:
         values, predictions = found["shap_values"], found["predictions"]
         # a sum of squares is finite if all of them are, and is quickest to look at
         if not all(math.isfinite(np.vdot(part, part)) for part in (values, predictions)):
-            found["finite"] = np.isfinite(values).all((1, 2)) & np.isfinite(predictions).all(1)
+            found["finite"] = np.isfinite(values.sum((1, 2)) + predictions.sum(1))
         return found
 
     return Model(name, graph, data, Batcher(compute, quick=_is_quick(graph)))
