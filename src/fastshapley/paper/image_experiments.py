@@ -151,6 +151,11 @@ class ImageExperiments:
         """The fitted surrogate."""
         return self._game(self.get(Piece("surrogate")), self.network)
 
+    def recipe(self, share: float) -> Recipe:
+        """The default recipe for all training images, or for a share of them with less work."""
+        recipe = recipes.default_images(int(share * training_rows(self.set, self.scale.images)))
+        return self._part(recipe, self.scale.share * (1.0 if share == 1 else self.scale.robustness))
+
     def explainer(self, share: float = 1.0) -> FastSHAP:
         """The fitted explainer."""
         with tempfile.TemporaryDirectory() as folder:
@@ -218,7 +223,7 @@ class ImageExperiments:
             players=Superpixels(self.set.grid, fill=MEAN),
             link="logit",
             logits=True,
-            recipe=self._recipe(piece.share),
+            recipe=self.recipe(piece.share),
             random_state=_SEED,
             progress=False,
         ).fit(x, X_val=images.x_val, checkpoint=checkpoint.directory)
@@ -327,13 +332,8 @@ class ImageExperiments:
         images = self.images
         model = ModelFunction(self.network, self.schema, trial_rows(images.x), logits=True)
         epochs = self.scale.epochs or self.set.epochs
-        recipe = replace(self._recipe(1.0), surrogate=(_training(epochs, learning_rate=1e-3),))
+        recipe = replace(self.recipe(1.0), surrogate=(_training(epochs, learning_rate=1e-3),))
         return Problem(model, images.x, images.x_val, self.players, "logit", recipe)
-
-    def _recipe(self, share: float) -> Recipe:
-        """The default recipe for all training images, or for a share of them with less work."""
-        recipe = recipes.default_images(int(share * training_rows(self.set, self.scale.images)))
-        return self._part(recipe, self.scale.share * (1.0 if share == 1 else self.scale.robustness))
 
     def _part(self, recipe: Recipe, part: float) -> Recipe:
         """The recipe with a part of the explainer's work, and without the network for its errors."""
@@ -348,7 +348,7 @@ class ImageExperiments:
         )
 
     def _settings(self, piece: Piece) -> dict[str, Any]:
-        recipe = asdict(self._recipe(piece.share))
+        recipe = asdict(self.recipe(piece.share))
         return {"made_by": revision(), **asdict(self.set), **asdict(self.scale), **asdict(piece), **recipe}
 
 

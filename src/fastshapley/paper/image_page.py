@@ -64,12 +64,24 @@ def _set(found: dict[str, Any]) -> list[str]:
         + (
             f"**{matched:.0f}** evaluations an image to be as close." if matched else "more evaluations than tried."
         ),
+        *_training(found["robustness"]),
         "### Time (table 2)",
         _times(name, found),
     ]
     for suffix, caption in _FIGURES.items():
         parts += [f"### {caption}", f"![{caption}](images-{name}-{suffix}.png)"]
     return parts
+
+
+def _training(shares: Sequence[dict[str, Any]]) -> list[str]:
+    """The error by what FastSHAP was trained on, where that was measured."""
+    if not all("relative_squared_error" in row for row in shares):
+        return []
+    rows = [
+        [f"{row['evaluations']:,}", f"{row['images']:,}", f"{row['relative_squared_error']:.3f}"] for row in shares
+    ]
+    heads = ["evaluations in all", "images", "relative squared error"]
+    return ["By what FastSHAP is trained on:", table(heads, rows)]
 
 
 def _areas(name: str, score: str, methods: dict[str, Any]) -> str:

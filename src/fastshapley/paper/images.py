@@ -139,8 +139,10 @@ def _error(experiments: ImageExperiments) -> dict[str, Any]:
 
 
 def _share(experiments: ImageExperiments, share: float) -> dict[str, Any]:
-    """FastSHAP's areas when it is trained on a share of the images."""
-    found = experiments.curves("FastSHAP", "paper", share)
+    """FastSHAP's areas and error when it is trained on a share of the images, and on how many evaluations."""
+    found, truth = experiments.curves("FastSHAP", "paper", share), experiments.get(Piece("truth"))["values"]
+    targets, values = experiments.recipe(share).targets, experiments.all_values(share)[: len(truth)]
+    assert targets is not None
     areas = {
         way: {
             "auc": float(curve_of(found, way, "agreement").auc.mean()),
@@ -148,4 +150,10 @@ def _share(experiments: ImageExperiments, share: float) -> dict[str, Any]:
         }
         for way in WAYS
     }
-    return {"share": share, "images": int(share * len(experiments.images.x)), **areas}
+    return {
+        "share": share,
+        "images": int(share * len(experiments.images.x)),
+        "evaluations": targets.evaluations,
+        "relative_squared_error": metrics.relative_squared_error(values.astype(np.float64), truth),
+        **areas,
+    }
