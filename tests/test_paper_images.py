@@ -114,7 +114,11 @@ def test_the_truth_is_closer_than_few_evaluations(found: dict[str, Any]) -> None
 
 def test_times_and_robustness(found: dict[str, Any]) -> None:
     assert {"FastSHAP", "GradCAM", "GradCAM, all classes", "KernelSHAP"} <= set(found["seconds_an_image"])
-    assert [point["share"] for point in found["robustness"]] == [0.5, 1.0]
+    half, whole = found["robustness"]
+    assert (half["share"], whole["share"]) == (0.5, 1.0)
+    assert half["evaluations"] < whole["evaluations"]
+    assert half["relative_squared_error"] != whole["relative_squared_error"]
+    assert whole["relative_squared_error"] == pytest.approx(found["error"]["relative_squared_error"])
 
 
 def test_figures_and_page(found: dict[str, Any], folder: Path) -> None:
@@ -122,6 +126,7 @@ def test_figures_and_page(found: dict[str, Any], folder: Path) -> None:
     for figure in ("curves", "robustness", "errors", "methods", "classes"):
         assert f"images-cifar10-{figure}.png" in names
     text = (folder / "results" / "images.md").read_text()
+    assert f"| {found['robustness'][0]['evaluations']:,} |" in text
     assert "| KernelSHAP-S | 2 |" in text
     assert "0.86" in text  # its printed inclusion
     assert "Notes." in image_page.page([found], "Notes.")
