@@ -49,26 +49,23 @@ HTTP on the loopback of two shared cores by wrk. Each figure is a median of seve
 turns; ratios are medians of the rounds' own ratios. "Empty" is a Starlette handler that reads the same body and
 sends the same answer, which it has already. "Without network" is our whole server but for the run of the graph.
 "Plain" is uvicorn as `pip install uvicorn` leaves it (h11, asyncio); "quick" is what `fastshapley serve` runs on
-(httptools, uvloop). The figures are from before the last changes to the server (what it refuses, and
-how). Five rounds after them, when the machine was slower (empty handler: 251 and 147 µs), had .69 and .47 of the
-empty handler's throughput, and 2.8 and 3.2 times its latency. Since then requests that were read together are
-answered in the next turn of the event loop, with no future in between. In three short rounds of the quick stack in
-turn, throughput was 1.03, 1.00 and 1.18 times that of before, and the median latency 1.07, 1.02 and 1.04 times: not
-enough to change what is said below. At 64 connections, 55 to 59 % of a request's time is the stack's own (py-spy).
+(httptools, uvloop).
 
     FASTSHAPLEY_DATA=../shared/data python benchmarks/serving.py
 """.strip()
 SHORTFALL = """
-We had asked for a median latency of at most 1.6 times the empty handler's, and for .6 of its throughput at 64
-connections. The throughput is there on uvicorn's plain stack, and not on the quick one, where the empty handler is
-three times as fast and ours twice; the latency is there on neither, and without the network at 1.4 to 1.5. The run
-of the graph takes 42 µs when it is called over and over, but 94 µs between two requests, and what comes after it is
-slower too: probably the caches. Part of it is the machine: a loop that does nothing for 95 µs in the graph's place
-adds 105 to 210, as cores fall asleep and wake slowly. With cores kept awake, and a forward pass of the same layers
-in NumPy in the graph's place, the whole took 190 µs where ours took 285 and the empty handler 61: a network at all
-is what the bound does not leave room for. What helped: a graph of 74 operators instead of 100 (54 to 42 µs), and
-counters in plain numbers and one look at all requests now and then instead of a timer for each (together from .44
-to .51 of the empty handler's throughput).
+We had asked for .6 of the empty handler's throughput at 64 connections, and for a median latency of at most 1.6 times
+its. On the stack that `fastshapley serve` runs on they are {rate:.2f} and {latency:.1f}. The latency is out of reach of a
+network at all: without one it is {bare:.1f}. A run of the graph takes 50 µs when it is called over and over, and 75 to 95
+between two requests, after which the rest is slower too: probably the caches. Five settings of onnxruntime that we tried
+do not change that, nor do huge pages; its profile has most of the time in what each of 74 operators takes to start, not
+in the weights. Part of it is the machine: a loop that does nothing for 95 µs in the graph's place adds 105 to 210, as
+cores fall asleep and wake slowly.
+
+What helped the throughput: requests that are read together are answered in the next turn of the event loop, by one run
+and with no future in between; requests for rows go past Starlette's routing; counters are plain numbers; one look at all
+requests now and then instead of a timer for each; no NumPy for one row where Python's own will do; a graph of 74
+operators instead of 100.
 """.strip()
 NEXT_TO = """
 The same model and the same row. TreeSHAP and KernelSHAP explain other games (the trees' own paths, and background
@@ -291,7 +288,11 @@ def page(found: dict[str, Any]) -> str:
                 for name, row in stacks[stack].items()
             ],
         ),
-        SHORTFALL,
+        SHORTFALL.format(
+            rate=stacks["quick"]["ours"]["rate to empty"],
+            latency=stacks["quick"]["ours"]["p50 to empty"],
+            bare=stacks["quick"]["without network"]["p50 to empty"],
+        ),
         "## Next to what people build",
         NEXT_TO.format(**times),
         table(
