@@ -54,18 +54,18 @@ sends the same answer, which it has already. "Without network" is our whole serv
     FASTSHAPLEY_DATA=../shared/data python benchmarks/serving.py
 """.strip()
 SHORTFALL = """
-We had asked for .6 of the empty handler's throughput at 64 connections, and for a median latency of at most 1.6 times
-its. On the stack that `fastshapley serve` runs on they are {rate:.2f} and {latency:.1f}. The latency is out of reach of a
-network at all: without one it is {bare:.1f}. A run of the graph takes 50 µs when it is called over and over, and 75 to 95
-between two requests, after which the rest is slower too: probably the caches. Five settings of onnxruntime that we tried
-do not change that, nor do huge pages; its profile has most of the time in what each of 74 operators takes to start, not
-in the weights. Part of it is the machine: a loop that does nothing for 95 µs in the graph's place adds 105 to 210, as
-cores fall asleep and wake slowly.
+We had asked for .6 of the empty handler's throughput at 64 connections, and for a median latency of at most 1.6
+times its. On the stack that `fastshapley serve` runs on they are {rate:.2f} and {latency:.1f}. The latency is out
+of reach of a network at all: without one it is {bare:.1f}. A run of the graph takes 50 µs when it is called over
+and over, and 75 to 95 between two requests, after which the rest is slower too: probably the caches. Five settings
+of onnxruntime that we tried do not change that, nor do huge pages; its profile has most of the time in what each
+of 74 operators takes to start, not in the weights. Part of it is the machine: a loop that does nothing for 95 µs
+in the graph's place adds 105 to 210, as cores fall asleep and wake slowly.
 
-What helped the throughput: requests that are read together are answered in the next turn of the event loop, by one run
-and with no future in between; requests for rows go past Starlette's routing; counters are plain numbers; one look at all
-requests now and then instead of a timer for each; no NumPy for one row where Python's own will do; a graph of 74
-operators instead of 100.
+What helped the throughput: requests that are read together are answered in the next turn of the event loop, by one
+run and with no future in between; requests for rows go past Starlette's routing; counters are plain numbers; one
+look at all requests now and then instead of a timer for each; no NumPy for one row where Python's own will do; a
+graph of 74 operators instead of 100.
 """.strip()
 NEXT_TO = """
 The same model and the same row. TreeSHAP and KernelSHAP explain other games (the trees' own paths, and background
