@@ -96,13 +96,13 @@ def _finish(figure: Any, panels: list[Any]) -> Any:
     return figure
 
 
-def save(figure: Any, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
+def save(figure: Any, path: Path, suffixes: Sequence[str] = ("png", "svg"), dpi: int = 150) -> None:
     """Without a date, so that the same numbers give the same bytes."""
     for suffix in suffixes:
 
         def write(temporary: Path, suffix: str = suffix) -> None:
             with matplotlib.rc_context({"svg.hashsalt": path.name}):
                 metadata = {"Software" if suffix == "png" else "Date": None}
-                figure.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
+                figure.savefig(temporary, format=suffix, dpi=dpi, metadata=metadata)
 
         write_atomically(path.with_suffix(f".{suffix}"), write)

@@ -14,6 +14,7 @@ from fastshapley.paper.image_experiments import ImageExperiments
 from fastshapley.paper.image_settings import METHODS
 
 _PICTURES = 6
+_PHOTOGRAPHS = 100  # dots an inch: no finer than the images themselves
 _COLOURS = {
     "FastSHAP": "#2a7f3f",
     "KernelSHAP": "#eeca3b",
@@ -33,8 +34,8 @@ def draw(found: dict[str, Any], experiments: ImageExperiments, output: Path) -> 
     save(_curves(found), output / f"{name}-curves")
     save(_robustness(found), output / f"{name}-robustness")
     save(_errors(found), output / f"{name}-errors")
-    save(_methods(experiments), output / f"{name}-methods", ("png",))
-    save(_classes(experiments), output / f"{name}-classes", ("png",))
+    save(_methods(experiments), output / f"{name}-methods", ("png",), _PHOTOGRAPHS)
+    save(_classes(experiments), output / f"{name}-classes", ("png",), _PHOTOGRAPHS)
 
 
 def _curves(found: dict[str, Any]) -> Any:
