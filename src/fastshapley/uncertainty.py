@@ -106,10 +106,11 @@ class ErrorNetwork(nn.Module):
     def forward(self, inputs: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
         """Variances (n, players, outputs) and (n, outputs), in units of the values (n, players, outputs) given."""
         together = torch.cat([inputs, phi.flatten(1)], dim=1)
-        raw = self.body(together).unflatten(1, (self.players + 1, self.outputs))
-        most = math.log(_LARGEST)
-        found = self.usual * (most * torch.tanh(raw / most)).exp()
-        return self.factor.square() * found[:, :-1], found[:, -1]
+        raw, most = self.body(together), math.log(_LARGEST)
+        usual = torch.cat([self.factor.square() * self.usual[:-1], self.usual[-1:]]).flatten()
+        found = usual * (most * torch.tanh(raw / most)).exp()
+        values, rest = found.split([self.players * self.outputs, self.outputs], dim=1)
+        return values.unflatten(1, (self.players, self.outputs)), rest
 
 
 class Errors:
@@ -126,11 +127,8 @@ class Errors:
         with torch.no_grad():
             variance, noise = self.head(self.inputs(x), self.scaled(phi))
         unit = self.unit().double().square()
-        outputs = self.network.outputs
-        return (
-            variance.double().expand(-1, -1, outputs) * unit,
-            noise.double().expand(-1, outputs) * unit,
-        )
+        by_output = variance.double().transpose(1, 2) * unit[:, None]  # long axis last: see `ExplainerNetwork`
+        return by_output.transpose(1, 2), noise.double() * unit
 
     def expected(self, x: Tensor, phi: Tensor) -> Tensor:
         """The variances of a row's values together, the mean over rows."""
@@ -144,7 +142,8 @@ class Errors:
 
     def scaled(self, values: Tensor, power: int = 1) -> Tensor:
         """Values, or errors, in units of the network's scale, or squares in those of its square; each once."""
-        return (values / self.unit() ** power)[..., -self.head.outputs :].float()
+        different = slice(-self.head.outputs, None)
+        return (values[..., different] / self.unit()[different] ** power).float()
 
     def unit(self) -> Tensor:
         """The network's scale, (outputs,); one, where it is zero for a network that was not trained."""

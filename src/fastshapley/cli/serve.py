@@ -67,7 +67,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> None:
     from fastshapley.optional import require
 
-    for package in ("onnxruntime", "msgspec", "prometheus_client", "starlette", "uvicorn", "httptools"):
+    for package in ("onnxruntime", "orjson", "prometheus_client", "starlette", "uvicorn", "httptools"):
         require(package, "serve")
     from fastshapley.serving.app import Limits, create_app
     from fastshapley.serving.models import Models

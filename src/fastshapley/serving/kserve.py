@@ -41,11 +41,11 @@ def write_v1(found: Results, graph: Graph, *, explain: bool) -> dict[str, Any]:
     """Predictions, and with ``explain`` a row's values, base value and standard errors for each of them."""
     if len(graph.output_names) == 1:
         found = {name: values[..., 0] for name, values in found.items()}
-    lists = {name: values.tolist() for name, values in found.items()}
-    answer: dict[str, Any] = {"predictions": lists.pop("predictions")}
+    answer: dict[str, Any] = {"predictions": found["predictions"]}
     if explain:
-        columns = zip(*lists.values(), strict=True)
-        answer["explanations"] = [dict(zip(lists, row, strict=True)) for row in columns]
+        rest = [(name, values) for name, values in found.items() if name != "predictions"]
+        rows = range(len(found["predictions"]))
+        answer["explanations"] = [{name: values[row] for name, values in rest} for row in rows]
         answer["feature_names"] = graph.players
         if (grid := graph.about["players"]["grid"]) is not None:
             answer["grid"] = grid
@@ -98,7 +98,7 @@ def write_v2(found: Results, wanted: Sequence[str], name: str, identity: Any) ->
             "name": output,
             "shape": list(found[output].shape),
             "datatype": "FP64",
-            "data": found[output].ravel().tolist(),
+            "data": found[output].ravel(),
         }
         for output in wanted
     ]
