@@ -31,11 +31,43 @@ def empty(folder: Path) -> Any:
     return Starlette(routes=[Route(PATH, send, methods=["POST"])])
 
 
-def ours(folder: Path) -> Any:
+def ours(folder: Path, graph: str = "census.onnx") -> Any:
     from fastshapley.serving.app import create_app
     from fastshapley.serving.models import Models
 
-    return create_app(Models({"census": folder / "census.onnx"}))
+    return create_app(Models({"census": folder / graph}))
+
+
+def one_layer(folder: Path) -> Any:
+    """Ours, with a graph of the same inputs and outputs and one small layer: what onnxruntime costs by itself."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    whole = onnx.load(folder / "census.onnx")
+    (columns,) = (part.dim_value for part in whole.graph.input[0].type.tensor_type.shape.dim[1:])
+    shapes = {
+        out.name: [part.dim_value for part in out.type.tensor_type.shape.dim[1:]] for out in whole.graph.output
+    }
+    sizes = [int(np.prod(shape)) for shape in shapes.values()]
+    constants = {
+        "weight": np.full((columns, sum(sizes)), 0.01, dtype=np.float32),
+        "bias": np.zeros(sum(sizes), dtype=np.float32),
+        "sizes": np.array(sizes),
+        **{f"{name} shape": np.array([-1, *shape]) for name, shape in shapes.items()},
+    }
+    nodes = [
+        helper.make_node("Cast", ["rows"], ["inputs"], to=TensorProto.FLOAT),
+        helper.make_node("Gemm", ["inputs", "weight", "bias"], ["layer"]),
+        helper.make_node("Cast", ["layer"], ["all"], to=TensorProto.DOUBLE),
+        helper.make_node("Split", ["all", "sizes"], [f"{name} flat" for name in shapes], axis=1),
+        *(helper.make_node("Reshape", [f"{name} flat", f"{name} shape"], [name]) for name in shapes),
+    ]
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "one layer", whole.graph.input, whole.graph.output, initializers)
+    model = helper.make_model(graph, opset_imports=whole.opset_import, ir_version=whole.ir_version)
+    model.metadata_props.extend(whole.metadata_props)
+    onnx.save(model, folder / "one_layer.onnx")
+    return ours(folder, "one_layer.onnx")
 
 
 def without_network(folder: Path) -> Any:
@@ -101,6 +133,7 @@ APPS: dict[str, Callable[[Path], Any]] = {
     "empty": empty,
     "ours": ours,
     "without network": without_network,
+    "one layer": one_layer,
     "tree": lambda folder: peer(folder, "tree"),
     "kernel": lambda folder: peer(folder, "kernel"),
 }
