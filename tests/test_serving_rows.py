@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from problems import records
 
@@ -32,6 +33,13 @@ def test_csv_and_json_are_the_same_rows(graph: Graph, exported: Any, tmp_path: P
         np.testing.assert_allclose(graph.encode(rows), expected, rtol=1e-9)
     gap = next(row for row, value in enumerate(expected[:, 1]) if math.isnan(value))
     assert example_rows(tmp_path / "rows.csv", graph)[gap]["income"] is None
+
+
+def test_a_number_of_many_digits_can_be_sent_to_the_page(graph: Graph, exported: Any, tmp_path: Path) -> None:
+    row = {**records(exported.X[:1])[0], "age": 10**30}
+    (tmp_path / "rows.json").write_text(json.dumps([row]))
+    rows = example_rows(tmp_path / "rows.json", graph)
+    assert orjson.loads(orjson.dumps(rows))[0]["age"] == 1e30
 
 
 @pytest.mark.parametrize(

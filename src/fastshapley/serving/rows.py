@@ -51,7 +51,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             if file.suffix == ".csv":
                 return [row for row, _ in zip(csv.DictReader(stream), range(_MOST), strict=False)]
-            rows = json.load(stream)
+            rows = json.load(stream, parse_int=lambda text: int(text) if len(text) < 19 else float(text))
     except (UnicodeDecodeError, csv.Error, json.JSONDecodeError) as error:
         raise FileFormatError(f"{file} is neither CSV (.csv) nor JSON: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
