@@ -77,6 +77,27 @@ class TestLongRuns:
             with pytest.raises(TrainingError, match="another model or other settings"):
                 explainer(model, **options).fit(X, checkpoint=tmp_path)
 
+    def test_what_a_slow_model_has_answered_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fastshapley.value_functions.surrogate._KEPT", 0.05)
+        X = numbers()
+        calls: list[int] = []
+
+        def slow(rows: Any) -> Any:
+            if interrupted and sum(calls) > 1.5 * len(X):  # a trial, and then half of the rows
+                raise KeyboardInterrupt
+            calls.append(len(rows))
+            time.sleep(0.001 * len(rows))
+            return rows[:, 0]
+
+        interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            explainer(slow).fit(X, checkpoint=tmp_path)
+        assert sum(calls) > 1.5 * len(X)
+        interrupted, calls = False, []
+        resumed = explainer(slow).fit(X, checkpoint=tmp_path).shap_values(X)
+        assert sum(calls) < 1.7 * len(X)  # the trial, the report and the other half
+        assert np.array_equal(resumed, explainer(lambda rows: rows[:, 0]).fit(X).shap_values(X))
+
     def test_without_a_seed_a_resumed_run_keeps_the_first_ones(self, tmp_path: Path) -> None:
         X = numbers()
         first = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)

@@ -61,7 +61,7 @@ class Examination:
     """Rows x with grand minus null, coalitions s (n, m, players) and v(s) - v(0) (n, m, outputs).
 
     They choose the best epoch; ``pace`` is the seconds that one row took that the model, or the surrogate, was
-    called with.
+    called with: a team's, on average, so that all make the same plans.
     """
 
     x: Tensor
@@ -92,7 +92,7 @@ def prepare_examination(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str
         saved = {"total": total, "s": s, "worth": worth, "pace": pace}
         run.checkpoint.save(name, saved)
     total, s, worth = (saved[name].to(x.device) for name in ("total", "s", "worth"))
-    return Examination(x[: len(s)], total, s, worth, saved["pace"])
+    return Examination(x[: len(s)], total, s, worth, run.team.average(saved["pace"]))
 
 
 def prepare_lesson(

@@ -30,6 +30,7 @@ _CHUNK, _ENTRIES = 4096, 1 << 20  # coalitions a forward pass, and their entries
 _VALIDATION, _VALIDATION_IMAGES = 1 << 16, 4096  # coalitions that choose the best epoch
 Sampler = Callable[[int, int, int, torch.Generator], Tensor]  # of rows, coalitions and players
 _LABELS = 0.5  # of the time that is left, to call the model
+_KEPT = 60.0  # seconds after which the model's outputs are kept
 
 
 class Surrogate(BaseGame):
@@ -262,19 +263,24 @@ def _chunk(x: Tensor) -> int:
 def _labelled(problem: Problem, run: Run) -> tuple[Rows, Tensor, Tensor, Tensor]:
     """Training and validation rows with the model's outputs: all of them, or as many as budgets allow.
 
-    The outputs are kept with the run's unfinished work: the model may be slow.
+    The outputs are kept with the run's unfinished work, some at a time: the model may be slow.
     """
-    x, x_val = problem.x, problem.x_val
+    x, x_val, model = problem.x, problem.x_val, problem.model
+    pace = max(model.pace, 1e-12)
     saved: dict[str, Any] | None = run.checkpoint.load("outputs")
     if saved is None:
-        affordable = min(problem.evaluations, _LABELS * run.clock.left() / max(problem.model.pace, 1e-12))
+        affordable = min(problem.evaluations, _LABELS * run.clock.left() / pace)
         share = min(1.0, affordable / (len(x) + len(x_val)))
         share_val = min(share, _VALIDATION_IMAGES / len(x_val)) if problem.players.shape else share
         generator = run.generator("labelled rows")
         rows, rows_val = _some(len(x), share, generator), _some(len(x_val), share_val, generator)
-        y, y_val = problem.model(some(x, rows)), problem.model(some(x_val, rows_val))
-        saved = {"rows": rows.cpu(), "y": y.cpu(), "rows_val": rows_val.cpu(), "y_val": y_val.cpu()}
-        run.checkpoint.save("outputs", saved)
+        none = torch.zeros(0, model.outputs, dtype=torch.float64)
+        saved = {"rows": rows.cpu(), "y": none, "rows_val": rows_val.cpu(), "y_val": none}
+    for of, outputs, rows in ((x, "y", saved["rows"]), (x_val, "y_val", saved["rows_val"])):
+        while (done := len(saved[outputs])) < len(rows):
+            part = rows[done : done + max(1, int(_KEPT / pace))].to(x.device)
+            saved[outputs] = torch.cat([saved[outputs], model(some(of, part)).cpu()])
+            run.checkpoint.save("outputs", saved)
     rows, y, rows_val, y_val = (saved[name].to(x.device) for name in ("rows", "y", "rows_val", "y_val"))
     return some(x, rows), y, x_val[rows_val], y_val
 
