@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -141,22 +142,22 @@ def test_a_stop_under_load_loses_no_request(exported: Any, body: bytes) -> None:
 
         def load() -> None:
             while True:
-                connection = server.connect()
-                try:
-                    connection.connect()
-                except OSError:  # it no longer listens: nothing was asked
-                    return
-                answered = 0
-                try:
-                    while connection.sock is not None:  # until an answer says that it was the last
-                        assert ask(connection, EXPLAIN, body) == expected
-                        answered += 1
-                        answers.append(1)
-                except BaseException as error:
-                    # a connection that was made while it stopped may not have been accepted
-                    if answered or not stopping.is_set() or not isinstance(error, ConnectionError):
-                        failures.append(error)
-                    return
+                with closing(server.connect()) as connection:
+                    try:
+                        connection.connect()
+                    except OSError:  # it no longer listens: nothing was asked
+                        return
+                    answered = 0
+                    try:
+                        while connection.sock is not None:  # until an answer says that it was the last
+                            assert ask(connection, EXPLAIN, body) == expected
+                            answered += 1
+                            answers.append(1)
+                    except BaseException as error:
+                        # a connection that was made while it stopped may not have been accepted
+                        if answered or not stopping.is_set() or not isinstance(error, ConnectionError):
+                            failures.append(error)
+                        return
 
         threads = [threading.Thread(target=load) for _ in range(16)]
         for thread in threads:
