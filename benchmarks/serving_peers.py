@@ -94,6 +94,24 @@ def without_network(folder: Path) -> Any:
     return create_app(models.Models({"census": folder / "census.onnx"}))
 
 
+def bare(folder: Path) -> Any:
+    """The same graph in as few lines as will do: no checks, no batches, no limits, no counters."""
+    import onnxruntime
+    import orjson
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(folder / "census.onnx", options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    async def explain(request: Request) -> Response:
+        rows = [list(row.values()) for row in orjson.loads(await request.body())["instances"]]
+        found = dict(zip(names, session.run(names, {"rows": np.array(rows, dtype=np.float64)}), strict=True))
+        return Response(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+
+    return Starlette(routes=[Route(PATH, explain, methods=["POST"])])
+
+
 def peer(folder: Path, kind: str) -> Any:
     """What people build: FastAPI around one of shap's explainers of the model, made once."""
 
@@ -134,6 +152,7 @@ APPS: dict[str, Callable[[Path], Any]] = {
     "ours": ours,
     "without network": without_network,
     "one layer": one_layer,
+    "bare": bare,
     "tree": lambda folder: peer(folder, "tree"),
     "kernel": lambda folder: peer(folder, "kernel"),
 }
