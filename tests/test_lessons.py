@@ -26,6 +26,7 @@ from fastshapley.objective import coalition_loss
 from fastshapley.players import Features
 from fastshapley.recipes import Recipe
 from fastshapley.schema import Schema
+from fastshapley.team import Team
 from fastshapley.thinning import Thin, thinning
 from fastshapley.training import Clock, Run
 from fastshapley.value_functions import Marginal, Problem, Surrogate, ValueFunction
@@ -95,6 +96,20 @@ def expected_loss(game: Moebius, x: Tensor, phi: Tensor) -> Tensor:
 
 
 # -- examinations
+
+
+def test_a_team_plans_by_one_pace() -> None:
+    class Unlike(Team):
+        """Of two processes, the other of which takes three seconds a row longer."""
+
+        def everyone(self, value: Any) -> list[Any]:
+            return [value, value + 3.0]
+
+    team = Unlike()
+    team.size = 2
+    game = counting(4)
+    exam = prepare_examination(unthinned(game), game.rows(50), recipe(), replace(RUN, team=team))
+    assert exam.pace == pytest.approx(1.5, abs=0.1)  # its own are microseconds
 
 
 def test_an_examination_has_pairs_of_coalitions_and_what_they_are_worth() -> None:

@@ -31,6 +31,12 @@ def test_normalizing_is_idempotent_and_leaves_the_truth_alone(example: tuple[Ten
     torch.testing.assert_close(normalize(truth, total), truth)
 
 
+def test_normalizing_along_another_axis_is_the_same(example: tuple[Tensor, Tensor, Tensor]) -> None:
+    phi, total = example[0], torch.ones_like(example[0][:, 0])
+    by_output = normalize(phi.transpose(1, 2), total, dim=2)
+    torch.testing.assert_close(by_output.transpose(1, 2), normalize(phi, total))
+
+
 def test_normalizing_is_an_orthogonal_projection(example: tuple[Tensor, Tensor, Tensor]) -> None:
     truth, phi, total = example
     projected = normalize(phi, total)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def normalize(phi: Tensor, total: Tensor) -> Tensor:
-    """Spread the gap to ``total`` = grand - null, (n, outputs), evenly over the players.
+def normalize(phi: Tensor, total: Tensor, dim: int = 1) -> Tensor:
+    """Spread the gap to ``total`` = grand - null, (n, outputs), evenly over the players, the axis ``dim``.
 
     This projects onto the values that satisfy efficiency, among them the exact ones, so it never moves an
     estimate away from them.
     """
-    gap = total - phi.sum(dim=1)
-    return phi + gap[:, None] / phi.shape[1]
+    gap = total - phi.sum(dim=dim)
+    return phi + gap.unsqueeze(dim) / phi.shape[dim]
 
 
 def coalition_loss(phi: Tensor, s: Tensor, worth: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -20,6 +20,7 @@ from fastshapley.files import json_text, write_bytes
 from fastshapley.graph import FORMAT, KEY
 from fastshapley.images import ImageSchema
 from fastshapley.networks.mlp import MaskedNetwork
+from fastshapley.objective import normalize
 from fastshapley.optional import require
 from fastshapley.value_functions import Surrogate
 from fastshapley.value_functions.base import BaseGame, linked
@@ -59,9 +60,8 @@ class Graph(nn.Module):
         phi = self.network(rows).double()
         grand = self._grand(rows) if outputs is None else outputs
         if self.normalized:
-            by_output = phi.transpose(1, 2)  # as `normalize` does, with the long axis last, which is faster
-            gap = (grand - self.null)[..., None] - by_output.sum(2, keepdim=True)
-            phi = (by_output + gap / phi.shape[1]).transpose(1, 2)
+            by_output = phi.transpose(1, 2)  # with the long axis last, a graph is faster
+            phi = normalize(by_output, grand - self.null, dim=2).transpose(1, 2)
         found = (phi, self.null.expand_as(grand), grand)
         if self.errors is None:
             return found
