@@ -73,6 +73,18 @@ def test_what_they_agree_on(tmp_path: Path) -> None:
     assert (tmp_path / "1").exists()
 
 
+def test_they_end_in_peace(tmp_path: Path) -> None:
+    """A thread of torch's that still waits for its turn when the interpreter ends would abort the process."""
+    program = """
+        team.parallel(torch.nn.Linear(2, 1), torch.sum)
+        sys.setswitchinterval(1000)  # no other thread has its turn unless this one waits
+        team.everyone(team.rank)
+        team.rest()
+    """
+    done = together(tmp_path, program, processes=4)
+    assert done.returncode == 0, done.stderr
+
+
 def test_all_learn_the_same_from_the_rows_of_all(tmp_path: Path) -> None:
     done = together(
         tmp_path,

@@ -129,7 +129,10 @@ class FastSHAP(Protocols):
         if scaling not in (None, "torchrun"):
             raise InputError(f"scaling is {scaling!r}, but X is no ray.data.Dataset: use 'torchrun', or None")
         team = Team(together=scaling is not None)
-        return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False, team=team))
+        try:
+            return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False, team=team))
+        finally:
+            team.rest()
 
     def update(self, X: Any, *, X_val: Any = None, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
         """Go on training with new rows, from the current weights: for when `check` says that rows have drifted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from inspect import signature
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from fastshapley.errors import InputError
 from fastshapley.rows import Rows
 
 T = TypeVar("T")
+_REST = 0.2  # seconds, in which threads that wait have their turn
 _SYNC = "forward_sync_buffers"  # as torch has called it since 2.13
 if _SYNC not in signature(DistributedDataParallel.__init__).parameters:
     _SYNC = "broadcast_buffers"
@@ -78,6 +80,14 @@ class Team:
         dist.broadcast_object_list(found, src=0)
         result: T = found[0]  # type: ignore[assignment]
         return result
+
+    def rest(self) -> None:
+        """Let torch's threads let go of what was last told.
+
+        They do so only after the telling is done, and need the interpreter for it: one that ends before is aborted.
+        """
+        if self.size > 1:
+            time.sleep(_REST)
 
     def parallel(self, network: nn.Module, loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The loss, whose gradient will be the mean of everyone's."""
