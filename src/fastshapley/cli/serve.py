@@ -69,7 +69,8 @@ def _run(options: argparse.Namespace) -> None:
 
     for package in ("onnxruntime", "orjson", "prometheus_client", "starlette", "uvicorn", "httptools"):
         require(package, "serve")
-    from fastshapley.serving.app import Limits, create_app
+    from fastshapley.serving.app import create_app
+    from fastshapley.serving.guard import Limits
     from fastshapley.serving.models import Models
     from fastshapley.serving.rows import by_model
     from fastshapley.serving.server import is_loopback, serve
