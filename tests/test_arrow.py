@@ -200,6 +200,13 @@ def test_features_of_an_array_are_found_by_number_or_by_place() -> None:
         feature_columns(schema, ["a", "id", "b", "c"], None, "it")
 
 
+def test_a_first_line_of_numbers_is_no_line_of_names() -> None:
+    schema = Schema.of(np.zeros((2, 3)))
+    with pytest.raises(InputError, match="its first line has to name the columns"):
+        feature_columns(schema, ["0.5", "-1.25e-3", "3.0"], None, "it")
+    assert feature_columns(schema, ["0", "1", "2"], None, "it") == ["0", "1", "2"]  # as pandas counts columns
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(InputError, match="it has several columns of one name"):
         feature_columns(Schema.of(np.zeros((2, 1))), ["a", "a"], None, "it")

@@ -301,3 +301,15 @@ def test_an_interruption_says_what_becomes_of_it(
 def test_parsing_imports_no_torch() -> None:
     script = "import sys; from fastshapley.cli import parser; parser(); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_nothing_is_written_over_what_is_read(grouped: Path, tmp_path: Path, capsys: Told) -> None:
+    held = grouped.read_bytes()
+    assert main(["export", str(grouped), "-o", str(grouped)]) == 1
+    assert "which is read too: name another file" in capsys.readouterr().err
+    assert grouped.read_bytes() == held
+    rows = tmp_path / "rows.csv"
+    rows.write_text("a\n1\n2\n")
+    assert main(["fit", "math:sin", str(rows), "-o", str(rows), "--quiet"]) == 1
+    assert "which is read too: name another file" in capsys.readouterr().err
+    assert rows.read_text() == "a\n1\n2\n"

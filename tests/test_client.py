@@ -143,7 +143,10 @@ def test_what_the_server_refuses_is_told(server: Server, exported: Any) -> None:
 
 def test_a_token_and_one_model(exported: Any) -> None:
     with serving(exported.graph, environment={"FASTSHAPLEY_TOKEN": "sésame\n"}) as server:
-        assert Client(server.url, token="sésame").model == "people"
+        for token in ("sésame", "sésame\n"):  # as a file has it
+            assert Client(server.url, token=token).model == "people"
+        with pytest.raises(InputError, match="token has characters that are not printable"):
+            Client(server.url, token="sés\name")
         with pytest.raises(ServerError, match="answered 401: a bearer token is needed"):
             Client(server.url)
 

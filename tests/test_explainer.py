@@ -466,3 +466,33 @@ def test_no_tensor_of_the_users_changes() -> None:
     kept: Tensor = X.clone()
     explainer(lambda rows: rows[:, 0]).fit(X)
     assert torch.equal(X, kept)
+
+
+def test_gaps_where_there_were_none_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    X = pd.DataFrame(numbers(100, 3), columns=list("abc"))
+    X.loc[::5, "c"] = np.nan
+    fitted = explainer(lambda rows: rows["a"].to_numpy()).fit(X)
+    caplog.clear()
+    fitted(X)
+    assert "gaps" not in caplog.text
+    for explain in (fitted, fitted.shap_values):
+        caplog.clear()
+        explain(X.assign(a=np.nan))
+        assert "columns ['a'] have gaps, and had none at fit: they count as the mean" in caplog.text
+
+
+def test_one_player_has_no_error() -> None:
+    X = numbers(100, 1)
+    fitted = explainer(lambda rows: 2 * rows[:, 0]).fit(X)
+    for options in ({"errors": True}, {"budget": 8}, {"tol": 0.1}):
+        found = fitted(X[:5], **options)
+        assert not found.error_std.any()
+        np.testing.assert_array_equal(found.values, fitted.shap_values(X[:5]))
+
+
+@pytest.mark.parametrize("options", [{"budget": np.inf}, {"budget": np.nan}, {"budget": "100"}, {"tol": "a"}])
+def test_what_is_no_budget(options: dict[str, Any]) -> None:
+    X = numbers(200, 3)
+    fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1], recipe=replace(QUICK, errors=QUICK.explainer)).fit(X)
+    with pytest.raises(InputError, match=r"(budget|tol) is .*: pass a finite number"):
+        fitted(X[:2], **options)

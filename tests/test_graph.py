@@ -127,6 +127,12 @@ def test_encoded_rows_are_checked(graph: Graph, table: Any) -> None:
         graph.check(rows[:, :4])
 
 
+def test_rows_that_are_not_encoded(graph: Graph) -> None:
+    for rows in (np.zeros((2, 5), dtype=np.float32), np.zeros((2, 3))):
+        with pytest.raises(InputError, match=r"rows must be float64 \(2, 5\), and are float(32|64) \(2, [35]\)"):
+            graph(rows)
+
+
 def test_an_example_is_a_row_in_the_middle(graph: Graph, table: Any) -> None:
     row, outputs = graph.example()
     assert outputs is None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -400,6 +401,28 @@ def test_a_file_that_is_none_of_its_kind_is_named(tmp_path: Path, name: str) -> 
     if name != "rows.csv":
         with pytest.raises(PartError, match=f"{name} cannot be read"):
             find_files(tmp_path)
+
+
+def test_names_that_are_no_utf8_are_told_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes("age,größe\n1,2\n".encode("latin-1"))
+    with pytest.raises(PartError, match=r"rows\.csv cannot be read: .*utf-8"):
+        find_files(tmp_path)
+
+
+def test_a_glob_says_what_it_leaves_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("rows.csv", "notes.txt"):
+        (tmp_path / name).write_text("a\n1\n")
+    assert [Path(path).name for path in find_files(f"{tmp_path}/*").paths] == ["rows.csv"]
+    assert "1 files in" in caplog.text
+    assert "notes.txt" in caplog.text
+
+
+def test_booleans_as_pandas_writes_those_with_gaps(tmp_path: Path) -> None:
+    pd.DataFrame({"b": [True, None, False]}).astype(float).to_csv(tmp_path / "rows.csv", index=False)
+    files = find_files(tmp_path)
+    (part,) = find_parts(files, 10)
+    (batch,) = read_part(files.system, part, ["b"], Text({"b": pa.bool_()}), 10)
+    assert batch["b"].to_pylist() == [True, None, False]
 
 
 # every time the same

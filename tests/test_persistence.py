@@ -253,3 +253,25 @@ def test_a_header_that_promises_too_much(end: Any) -> None:
     header = json.dumps({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, end]}}).encode()
     with pytest.raises(FileFormatError, match="cut short, damaged"):
         FastSHAP.load(io.BytesIO(len(header).to_bytes(8, "little") + header))
+
+
+def test_players_are_those_of_the_fit_after_loading(tmp_path: Path) -> None:
+    """Columns that are numbered otherwise than they stand, and a group of one."""
+    X = pd.DataFrame(numbers(100, 4), columns=[3, 2, 1, 0])
+
+    def model(rows: pd.DataFrame) -> Any:
+        return rows.to_numpy()[:, 0]
+
+    fitted = explainer(model, players=Groups({"pair": [3, 2], "alone": [1]})).fit(X)
+    fitted.set_params(random_state=np.int64(7)).save(tmp_path / "it")
+    loaded = FastSHAP.load(tmp_path / "it", model)
+    assert loaded.random_state == 7
+    assert loaded.players == Groups({"pair": ["3", "2"], "alone": ["1"]})
+    again = loaded.set_params(recipe=QUICK, progress=False).fit(X)
+    assert again.partition_ == fitted.partition_
+
+
+def test_a_graph_is_no_explainer(tmp_path: Path) -> None:
+    (tmp_path / "it.onnx").write_bytes(b"\x08\x08\x12\x07pytorch" * 20)
+    with pytest.raises(FileFormatError, match=r"it\.onnx is a graph, for serve and page"):
+        FastSHAP.load(tmp_path / "it.onnx")

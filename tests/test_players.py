@@ -56,6 +56,8 @@ def test_a_number_is_a_name_first() -> None:
         ({"a": ["age", "pay"], "b": ["pay"]}, "column 'pay' is in both 'a' and 'b'"),
         ({"a": ["age", 0]}, "column 'age' is in both 'a' and 'a'"),
         ({"age": ["job_clerk", "job_chef"]}, "'age' has the name of a column outside it"),
+        ({("a", 1): ["age"]}, r"the group \('a', 1\) needs a text as its name"),
+        ([["age", "pay"]], "Groups takes a mapping from names to columns"),
     ],
 )
 def test_groups_that_make_no_partition(groups: Mapping[str, Any], message: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -74,6 +76,15 @@ def test_frame_column_comes_back_with_values_gaps_and_dtype(values: Any) -> None
     pd.testing.assert_frame_equal(back, frame)
     gaps = frame["column"].isna()
     assert [repr(gap) for gap in back["column"][gaps]] == [repr(gap) for gap in frame["column"][gaps]]
+
+
+def test_decimals_are_numbers() -> None:
+    frame = pd.DataFrame({"pay": [Decimal("1.50"), None, Decimal("2.25")]})
+    schema = Schema.of(frame)
+    assert schema.columns[0].categories is None
+    np.testing.assert_array_equal(schema.encode(frame)[:, 0], [1.5, np.nan, 2.25])
+    decoded: Any = schema.decode(schema.encode(frame))
+    assert list(decoded["pay"]) == [1.5, None, 2.25]
 
 
 def test_object_integers_stay_integers() -> None:
@@ -242,6 +253,7 @@ def test_discrete_columns() -> None:
     assert [column.discrete for column in schema.columns] == [False, False, True, True, True]
 
 
+ARROW = pa.Table.from_pandas(people())
 UNFIT: dict[str, tuple[Any, str]] = {
     "one dimension": (np.ones(3), r"shape \(3,\).*reshape\(1, -1\)"),
     "three dimensions": (np.ones((3, 2, 2)), r"shape \(3, 2, 2\)"),
@@ -259,6 +271,9 @@ UNFIT: dict[str, tuple[Any, str]] = {
     "complex array": (np.ones((1, 1), complex), "complex"),
     "complex tensor": (torch.ones(1, 1, dtype=torch.complex64), "complex"),
     "datetime array": (np.array([["2020-01-01"]], "M8[D]"), "datetime64"),
+    "masked array": (np.ma.masked_equal([[1.0, 2.0], [3.0, 4.0]], 2.0), r"masked array: pass X\.filled"),
+    "table of another package": (ARROW, r"pyarrow\.lib\.Table: pass X\.to_pandas\(\)"),
+    "rows of several lengths": ([[1.0, 2.0], [3.0]], "X is no table"),
 }
 
 
@@ -279,6 +294,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "one row as a Series": (people().iloc[0], "Series"),
     "one-dimensional": (np.ones(3), "shape"),
     "sparse matrix": (SPARSE.sparse.to_coo(), "sparse matrix"),
+    "table of another package": (ARROW, r"pyarrow\.lib\.Table: pass X_val\.to_pandas\(\)"),
     "infinite value": (people().assign(pay=[1, np.inf, 2]), "infinite values in column 'pay'"),
     "negative infinite value": (people().assign(pay=-np.inf), "infinite values in column 'pay'"),
     "text for numbers": (people().assign(pay=["1", "two", "3"]), "'pay' that are not numbers, such as 'two'"),

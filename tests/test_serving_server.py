@@ -6,6 +6,8 @@ import json
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -186,3 +188,14 @@ def test_what_was_begun_is_finished(exported: Any, body: bytes) -> None:
         assert answer.startswith(b"HTTP/1.1 200")
         assert b"connection: close" in answer
         assert server.process.wait(30) in (0, -signal.SIGTERM)
+
+
+def test_a_port_that_is_taken(exported: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = ["--port", str(taken.getsockname()[1]), "--json"]
+        command = [sys.executable, "-m", "fastshapley", "serve", str(exported.graph), *place]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert told["kind"] == "OSError"
+    assert "cannot listen on 127.0.0.1" in told["error"]

@@ -123,6 +123,8 @@ class _Trial:
     def __init__(self, explainer: FastSHAP, X: Any, seconds: float) -> None:
         schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
         x = schema.encode(X).to(device_of(explainer))
+        if len(x) == 0:
+            raise InputError("X has no rows")
         players = len(players_of(explainer, schema))
         self.rows, images = len(x), isinstance(schema, ImageSchema)
         self.recipe = recipes.resolve(explainer.recipe, len(x), players, images=images)

@@ -43,6 +43,8 @@ def feature_columns(
         return list(known)
     if schema.container != "frame" and not set(expected) <= set(names):
         others = [name for name in names if name not in (keys or ())]
+        if others and all(map(_is_fraction, others)):
+            raise InputError(f"{where} begins with {others[:3]}: its first line has to name the columns")
         if len(others) != len(expected):
             raise InputError(
                 f"{where} has {len(others)} columns that are not keys, where {len(expected)} are expected: name "
@@ -52,6 +54,14 @@ def feature_columns(
     if missing := [name for name in expected if name not in names]:
         raise InputError(lacking(where, missing, [name for name in names if name not in expected]))
     return expected
+
+
+def _is_fraction(name: str) -> bool:
+    """Whether a name is a number, and no whole one, as which columns are counted."""
+    try:
+        return not float(name).is_integer() or "." in name
+    except (ValueError, OverflowError):
+        return False
 
 
 def encode(schema: Schema, columns: Sequence[pa.Array | pa.ChunkedArray], where: str, unseen: set[str]) -> Tensor:
@@ -103,14 +113,15 @@ def _alike(kind: pa.DataType, plain: pa.DataType) -> bool:
 
 
 def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: Schema) -> pa.DataType:
-    """The type that holds what all files have in a column; text, if no other does."""
+    """The type that holds what all files have in a column; text, if no other does.
+
+    CSV has no types: what is copied from it is the text that stands there, or 007 would be 7, and another's.
+    """
     kinds = set()
     for path, columns, names in zip(files.paths, files.schemas, features, strict=True):
         kind = columns.field(key).type
-        if not is_parquet(path) and key in names:
-            kind = _csv_type(schema.columns[names.index(key)])
-        elif not is_parquet(path) and pa.types.is_timestamp(kind):
-            kind = pa.timestamp("us", kind.tz)  # later rows may have fractions of seconds
+        if not is_parquet(path):
+            kind = _csv_type(schema.columns[names.index(key)]) if key in names else pa.string()
         kinds.add(kind)
     try:
         alone = [pa.schema([(key, kind)]) for kind in sorted(kinds, key=str)]

@@ -284,8 +284,11 @@ def _on_threads(
 def _copied(files: Files, features: Sequence[Sequence[str]], keys: Sequence[str] | None) -> list[str]:
     """The columns that are copied: those that are asked for, or all that every file has besides the features."""
     if keys is None:
-        shared = set.intersection(*(set(columns.names) for columns in files.schemas))
-        return [name for name in files.schemas[0].names if name in shared and name not in features[0]]
+        there = [set(columns.names).difference(*features) for columns in files.schemas]
+        shared = set.intersection(*there)
+        if some := sorted(set.union(*there) - shared):
+            logger.warning("columns %s are not in all files: they are not copied", some)
+        return [name for name in files.schemas[0].names if name in shared]
     for path, columns in zip(files.paths, files.schemas, strict=True):
         if missing := [key for key in keys if key not in columns.names]:
             raise InputError(f"keys {missing} are no columns of {path}")

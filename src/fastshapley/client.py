@@ -36,7 +36,10 @@ class Client:
     ) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise InputError(f"url must begin with http:// or https://, and is {url!r}")
-        self.url, self.timeout, self._token = url.rstrip("/"), timeout, token
+        if token is not None and not token.strip().isprintable():
+            raise InputError("token has characters that are not printable: pass what the server's file has")
+        self.url, self.timeout = url.rstrip("/"), timeout
+        self._token = None if token is None else token.strip()  # of a file, it may end with a line
         self.model = self._only() if model is None else model
 
     def models(self) -> list[str]:
@@ -115,7 +118,7 @@ class Client:
             raise kind(f"{self.url} answered {error.code}: {said}") from None
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"{self.url} does not answer: {getattr(error, 'reason', error)}") from error
-        except ValueError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ServerError(f"{self.url} answered with something else than JSON: {error}") from error
 
 

@@ -16,7 +16,13 @@ from fastshapley.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-_NUMBERS = {"integer": "int64", "floating": "float64", "mixed-integer-float": "float64"}  # as pandas infers them
+# as pandas infers them
+_NUMBERS = {
+    "integer": "int64",
+    "floating": "float64",
+    "mixed-integer-float": "float64",
+    "decimal": "float64",
+}
 _GAPS: dict[str, Callable[[], Any]] = {"none": lambda: None, "nan": lambda: np.nan, "na": lambda: pd.NA}
 
 

@@ -16,7 +16,7 @@ from fastshapley.advice import Advice, advise
 from fastshapley.drift import Drift, check
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
-from fastshapley.explaining import anchored, forward, refined
+from fastshapley.explaining import anchored, forward, refined, warn_of_gaps
 from fastshapley.explanations import Values, explanation, image_explanation, maps, squeeze
 from fastshapley.images import ImageSchema
 from fastshapley.networks.convolutional import Backbone, UNet
@@ -196,6 +196,7 @@ class FastSHAP(Protocols):
         if main_effects:
             raise InputError("main_effects is True, and they are not estimated here: leave it out")
         x = self._encode(X)
+        warn_of_gaps(self.schema_, self.network_, x)
         values, base = forward(self, x, batch_size)
         stderr = None
         if max_evals != "auto":
@@ -230,6 +231,7 @@ class FastSHAP(Protocols):
         nsamples, silent: as shap's KernelExplainer has them: a budget of evaluations a row, and no progress bar.
         """
         x = self._encode(X)
+        warn_of_gaps(self.schema_, self.network_, x)
         values, _ = forward(self, x)
         if nsamples != "auto":
             values, _ = refined(self, x[:], values, budget=nsamples, progress=self.progress and not silent)
@@ -253,8 +255,9 @@ class FastSHAP(Protocols):
 
         ``source`` is a path, a folder, a glob, or a list of these, here or where pyarrow finds it (s3://...). There
         is a column ``shap_<player>`` a player, or ``shap_<player>_<output>`` where there are several outputs, then
-        base values and predictions, float32, and in front the columns ``keys`` of the source: by default all that
-        are no features. ``outputs`` are the names of those that are wanted, by default all.
+        base values and predictions, float32, and in front the columns ``keys`` of the source, from CSV as text: by
+        default all that are no features, if every file has them. ``outputs`` are the names of those that are
+        wanted, by default all.
 
         Each part of about ``part_rows`` rows is written to a file of its own, whole or not at all. A run that was
         interrupted goes on when it is called again. ``workers`` threads share the work, by default one a processor.

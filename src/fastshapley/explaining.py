@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,10 +15,12 @@ from fastshapley.errors import InputError
 from fastshapley.explanations import taken_up
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, given_outputs, trial_rows
+from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
 from fastshapley.objective import normalize
 from fastshapley.quiet import shap
 from fastshapley.refining import Prior, refine
 from fastshapley.rows import Rows
+from fastshapley.schema import Schema
 from fastshapley.training import seed_of
 from fastshapley.value_functions import BaseGame, Surrogate
 from fastshapley.value_functions.base import apply_link, grand_values, null_values
@@ -27,7 +30,20 @@ if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
 
 
+logger = logging.getLogger(__name__)
 _BATCH, _ENTRIES = 8192, 1 << 22  # rows explained in one forward pass, and their values or inputs, at most
+
+
+def warn_of_gaps(schema: Schema | ImageSchema, network: ExplainerNetwork, x: Rows) -> None:
+    """Of columns that had none when the network was built, which cannot tell them from the mean."""
+    if not isinstance(schema, Schema) or not isinstance(network.encoder, TableEncoder):
+        return
+    known = {*network.encoder.flags.tolist(), *network.encoder.codes.tolist()}
+    names = [schema.names[j] for j in x[:].isnan().any(0).nonzero()[:, 0].tolist() if j not in known]
+    if names:
+        logger.warning(
+            "columns %s have gaps, and had none at fit: they count as the mean; fit anew to learn them", names
+        )
 
 
 def forward(explainer: FastSHAP, x: Rows, most: int | Literal["auto"] = "auto") -> tuple[Tensor, Tensor]:
@@ -63,6 +79,8 @@ def refined(
         raise InputError(
             "errors, budget and tol are for values that sum to grand minus null: use normalize='always'"
         )
+    if explainer.value_function_.players == 1:
+        return values, torch.zeros_like(values)  # it has all of the difference
     if explainer.errors_ is None:
         raise InputError(
             "errors, budget and tol need to know how far values are off, which this explainer did not learn: "

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fastshapley.errors import InputError
+
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then move it there: never a half-written file."""
@@ -22,6 +24,13 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_output(output: Path, *inputs: str | os.PathLike[str]) -> None:
+    """Refuse to write over a file that is read."""
+    for path in map(Path, inputs):
+        if path.exists() and output.exists() and output.samefile(path):
+            raise InputError(f"--output is {output}, which is read too: name another file")
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -137,7 +137,15 @@ class Graph:
             if outputs is None or np.shape(outputs) != shape:
                 raise InputError(f"this graph needs the model's outputs too, of shape {shape}")
             given["outputs"] = np.asarray(outputs, dtype=np.float64)
-        return dict(zip(self.results, self._session.run(self.results, given), strict=True))
+        try:
+            return dict(zip(self.results, self._session.run(self.results, given), strict=True))
+        except Exception:  # onnxruntime's own, which are of no common kind
+            kind = "float64" if self.image_shape is None else "float32"
+            shape = self.image_shape or (len(self._columns),)
+            if str(rows.dtype) != kind or rows.shape[1:] != shape:
+                wanted, came = f"{kind} {(len(rows), *shape)}", f"{rows.dtype} {rows.shape}"
+                raise InputError(f"rows must be {wanted}, and are {came}: encode makes them so") from None
+            raise
 
     def _encode_row(self, number: int, row: Any, unseen: set[str]) -> list[float]:
         if isinstance(row, dict | Mapping):  # a dict is told at once

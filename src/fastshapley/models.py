@@ -268,6 +268,8 @@ def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]
             f"model returned a {type(y).__name__} of {len(y)} arrays, one for each target: pass a function that "
             "picks or joins them, such as lambda X: model.predict_proba(X)[0]"
         )
+    if np.ma.is_masked(y):
+        raise ModelError("model returned a masked array, some of which is masked: return a number for each row")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         array = np.asarray(y)

@@ -35,6 +35,7 @@ GAPS = (
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A"),
     *("NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
 )
+_TRUE, _FALSE = ("1", "true", "True", "TRUE"), ("0", "false", "False", "FALSE")  # as pyarrow has them
 _KINDS = (".parquet", ".pq", ".csv", ".csv.gz")
 _SCAN = _BLOCK = 1 << 22  # bytes of a CSV file that are looked at, or read, at once
 _BUFFERS = 1 << 26  # bytes of a Parquet file that are held, of all columns together
@@ -197,7 +198,13 @@ def _csv_batches(
     options = (
         pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names),
         pyarrow.csv.ParseOptions(newlines_in_values=True),
-        pyarrow.csv.ConvertOptions(include_columns=list(columns), column_types=text.types, null_values=GAPS),
+        pyarrow.csv.ConvertOptions(
+            include_columns=list(columns),
+            column_types=text.types,
+            null_values=GAPS,
+            true_values=[*_TRUE, "1.0"],  # as pandas writes booleans with gaps
+            false_values=[*_FALSE, "0.0"],
+        ),
     )
     with pyarrow.csv.open_csv(stream, *options) as reader:
         for batch in reader:
@@ -238,13 +245,13 @@ def _expanded(system: fs.FileSystem, path: str, place: str) -> list[fs.FileInfo]
         return _inside(system, path)
     if not glob.has_magic(path):
         return []
-    found = []
+    found, files = [], []
     for match in _matches(system, path):
         if match.type == fs.FileType.Directory and not match.base_name.startswith(("_", ".")):
             found += _inside(system, match.path)
-        elif match.type == fs.FileType.File and _known(match.path):
-            found.append(match)
-    return found
+        elif match.type == fs.FileType.File:
+            files.append(match)
+    return found + _readable(files, place)
 
 
 def _inside(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
@@ -255,10 +262,14 @@ def _inside(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
         if file.type == fs.FileType.File
         and not any(piece.startswith(("_", ".")) for piece in file.path[len(folder) :].split("/"))
     ]
+    return _readable(files, folder)
+
+
+def _readable(files: Sequence[fs.FileInfo], place: str) -> list[fs.FileInfo]:
     if others := sorted(file.path for file in files if not _known(file.path)):
         logger.warning(
             "%d files in %s are left out, as they are not named as one of %s: such as %s",
-            *(len(others), folder, _KINDS, others[:3]),
+            *(len(others), place, _KINDS, others[:3]),
         )
     return [file for file in files if _known(file.path)]
 
@@ -286,7 +297,7 @@ def _columns(system: fs.FileSystem, path: str) -> pa.Schema:
         with system.open_input_stream(path, compression=_packing(path)) as stream:
             start = stream.read(_LOOK)
         return _csv_schema(start + b"\n")  # which may be the one that a row of nothing but names lacks
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise PartError(f"{path} cannot be read: {error}") from error
 
 
@@ -298,7 +309,7 @@ def _csv_schema(start: bytes) -> pa.Schema:
         pyarrow.csv.ConvertOptions(null_values=GAPS),
     )
     with pyarrow.csv.open_csv(pa.BufferReader(start), *options) as reader:
-        return reader.schema
+        return pa.schema([(name, reader.schema.field(i).type) for i, name in enumerate(reader.schema.names)])
 
 
 def _header(start: bytes) -> tuple[list[str], int]:
@@ -319,7 +330,7 @@ def _divided(system: fs.FileSystem, rows: int, path: str) -> list[tuple[int, ...
             if is_parquet(path):
                 return _row_groups(pq.ParquetFile(file).metadata, rows)
             return _byte_ranges(file, rows)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise PartError(f"{path} cannot be read: {error}") from error
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from dataclasses import asdict, replace
+from numbers import Integral
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -70,7 +71,7 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str] | IO[bytes]) -> None:
         "logits": explainer.logits,
         "normalize": explainer.normalize_,
         "penalty": float(explainer.penalty),
-        "random_state": explainer.random_state if isinstance(explainer.random_state, int) else None,
+        "random_state": int(explainer.random_state) if isinstance(explainer.random_state, Integral) else None,
         "losses": explainer.losses_,
         "recipe": asdict(recipe) if isinstance(recipe, Recipe) else recipe,
         "report": None if report is None else report.to_dict(),
@@ -117,7 +118,7 @@ def load(
     images = "images" in config["schema"]
     schema = ImageSchema.from_dict(config["schema"]) if images else Schema.from_dict(config["schema"])
     partition = _partition(config["players"])
-    explainer.players = _players(partition)
+    explainer.players = _players(partition, schema)
     with torch.random.fork_rng(devices=[]):  # new networks draw weights, which the file's then replace
         built = _build_network(config["network"], network, schema, partition, model).to(place)
         game = build_game(
@@ -200,6 +201,8 @@ def _parse(data: bytes, where: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         tensors = load_tensors(data)
     except SafetensorError as error:
+        if str(where).endswith(".onnx"):
+            raise FileFormatError(f"{where} is a graph, for serve and page: pass the file it was made of") from None
         raise FileFormatError(f"{where} is cut short, damaged or not an explainer file ({error})") from error
     metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     if _KEY not in metadata:
@@ -221,16 +224,16 @@ def _partition(config: dict[str, Any]) -> Partition:
     return Partition(**{name: tuple(value) if isinstance(value, list) else value for name, value in config.items()})
 
 
-def _players(partition: Partition) -> Groups | Superpixels | None:
+def _players(partition: Partition, schema: Schema | ImageSchema) -> Groups | Superpixels | None:
     """The players as a user would write them."""
     if partition.grid is not None:
         return Superpixels(partition.grid, fill=partition.fill)
     if partition.shape:
         return Superpixels(segmentation=np.reshape(partition.owner, partition.shape[1:]), fill=partition.fill)
-    if len(partition) == len(partition.owner):
-        return None
-    members = {name: partition.members(i) for i, name in enumerate(partition.names)}
-    return Groups({name: columns for name, columns in members.items() if len(columns) > 1})
+    assert isinstance(schema, Schema)
+    members = {name: [schema.names[j] for j in partition.members(i)] for i, name in enumerate(partition.names)}
+    groups = {name: columns for name, columns in members.items() if columns != [name]}
+    return Groups(groups) if groups else None
 
 
 def _load_weights(network: nn.Module, weights: dict[str, Tensor], argument: str) -> None:

@@ -9,18 +9,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from sklearn.base import clone
-from torch import Tensor
 
 from fastshapley import recipes
 from fastshapley.budgets import Budget, check_budget
 from fastshapley.drift import Reference
 from fastshapley.errors import InputError
+from fastshapley.explaining import warn_of_gaps
 from fastshapley.fitting import build_network, fit_network
 from fastshapley.images import ImageSchema
 from fastshapley.models import ModelFunction, trial_rows
-from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
+from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.players import Partition, Superpixels
 from fastshapley.preparing import (
     NAMED,
@@ -47,7 +46,8 @@ logger = logging.getLogger(__name__)
 
 _EXAM, _SEEN = 4096, 16384  # rows of a team that one process measures, and that stand for all
 _LITTLE = 0.05  # of the evaluations that errors are usually learnt from, where no network is trained
-_SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for training a surrogate and for the report
+_SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for a surrogate, and for what comes after the network
+_ERRORS = 0.5  # of that
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ def fit_explainer(
     team = team or Team()
     if team.size > 1 and explainer.time_budget is not None:
         raise InputError("time_budget is for one process: leave it out where several train together")
+    import torch._dynamo  # which takes seconds, and which the first optimizer would import in a surrogate's time
+
     clock = Clock() if explainer.time_budget is None else Clock(explainer.time_budget)
     given = explainer.value_function_ if update else explainer.value_function
     check_parameters(explainer, given)
@@ -100,8 +102,8 @@ def fit_explainer(
     for argument, rows in (("X", x), ("X_val", x_val)):
         if not team.all(rows is None or len(rows) > 0):
             raise InputError(f"{argument} has no rows" + (" in some process" if team.size > 1 else ""))
-    if before is not None and isinstance(before.encoder, TableEncoder):
-        _warn_of_gaps(schema, before.encoder, x)
+    if before is not None:
+        warn_of_gaps(schema, before, x)
     trial = team.share(lambda: trial_rows(x)).to(x.device)
     check_budget(explainer.evaluation_budget, len(trial))
     model = None if explainer.model is None else ModelFunction(explainer.model, schema, trial, explainer.logits)
@@ -158,7 +160,7 @@ def fit_explainer(
                     x_exam,
                     x_report,
                     recipe.errors,
-                    run.alone(),
+                    run.within(_ERRORS).alone(),
                     pace=pace,
                     calls=budget.for_errors(game),
                     discrete=schema.discrete,
@@ -208,17 +210,6 @@ def _fit_game(given: Any, problem: Problem, run: Run, *, update: bool) -> ValueF
         return copy.copy(given).assemble(problem.model, given.rows_, problem.players, given.link)
     game: ValueFunction = given
     return game
-
-
-def _warn_of_gaps(schema: Schema | ImageSchema, encoder: TableEncoder, x: Tensor) -> None:
-    """Of columns that had none when the network was built, which cannot tell them from the mean."""
-    known = {*encoder.flags.tolist(), *encoder.codes.tolist()}
-    new = [j for j in x.isnan().any(0).nonzero()[:, 0].tolist() if j not in known]
-    if new and isinstance(schema, Schema):
-        names = [schema.names[j] for j in new]
-        logger.warning(
-            "columns %s have gaps, and had none at fit: they count as the mean; fit anew to learn them", names
-        )
 
 
 def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:

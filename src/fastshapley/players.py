@@ -114,8 +114,12 @@ class Groups:
         return cls(one_hot.encoded(transformer))
 
     def bind(self, columns: Sequence[str]) -> Partition:
+        if not isinstance(self.groups, Mapping):
+            raise InputError(f"players: Groups takes a mapping from names to columns, and got {self.groups!r}")
         player_of: dict[int, str] = {}
         for player, members in self.groups.items():
+            if not isinstance(player, str):
+                raise InputError(f"players: the group {player!r} needs a text as its name")
             if np.ndim(members) != 1 or len(members) == 0:
                 raise InputError(f"players: group {player!r} must be a non-empty list of columns, got {members!r}")
             for member in members:

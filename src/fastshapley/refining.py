@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,6 +67,10 @@ def refine(
     most = _all_pairs(players)
     if budget is None and tol is None:
         raise InputError("refining needs a budget of evaluations a row, or a tol")
+    given: Any
+    for argument, given in (("budget", budget), ("tol", tol)):
+        if given is not None and not (isinstance(given, Real) and math.isfinite(given)):
+            raise InputError(f"{argument} is {given!r}: pass a finite number")
     if budget is not None and budget < 4:
         raise InputError(f"budget is {budget}: a row takes at least 4 evaluations, for null, grand and a pair")
     if tol is not None and not 0 < tol < 1:

@@ -199,7 +199,14 @@ def _as_array(X: Any, argument: str = "X") -> NDArray[Any]:
         raise InputError(f"{argument} is a sparse matrix: pass {argument}.toarray()")
     if isinstance(X, pd.Series):
         raise InputError(f"{argument} is a Series: pass a table, such as frame.iloc[[0]] for one row")
-    array = np.asarray(X)
+    if np.ma.isMaskedArray(X):
+        raise InputError(f"{argument} is a masked array: pass {argument}.filled(np.nan), a gap being NaN")
+    if hasattr(X, "column_names") or hasattr(X, "columns"):  # of other packages, by whose order it would go
+        raise InputError(f"{argument} is a {type(X).__module__}.{type(X).__name__}: pass {argument}.to_pandas()")
+    try:
+        array = np.asarray(X)
+    except ValueError as error:
+        raise InputError(f"{argument} is no table: {error}") from None
     _check_matrix(array.shape, argument)
     if array.dtype.kind == "c":
         raise InputError(f"Complex data not supported: {argument} has dtype {array.dtype}, pass real numbers")

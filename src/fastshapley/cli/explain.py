@@ -33,7 +33,10 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("-o", "--output", metavar="FOLDER", required=True, help="folder for the values, or its URI")
     parser.add_argument(
-        "--keys", metavar="COLUMN", nargs="*", help="columns to copy (default: all that are no features)"
+        "--keys",
+        metavar="COLUMN",
+        nargs="*",
+        help="columns to copy, from CSV as text (default: all that are no features)",
     )
     parser.add_argument(
         "--outputs", metavar="NAME", nargs="+", help="the outputs to explain, by name (default: all)"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastshapley.cli.command import Result, add_command, add_model, load
+from fastshapley.files import check_output
 
 
 def add(commands: Any) -> None:
@@ -32,6 +33,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> Result:
     output = options.output or options.file.with_suffix(".onnx")
+    check_output(output, options.file)
     load(options).export_onnx(output)
     place = str(output.resolve())
     return Result(f"graph: {place}", {"graph": place})

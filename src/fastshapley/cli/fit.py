@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastshapley.cli import report
 from fastshapley.cli.command import GOES_ON, Result, add_command, add_quiet, add_trust, positive, whole
 from fastshapley.errors import InputError
+from fastshapley.files import check_output
 
 if TYPE_CHECKING:
     from fastshapley import FastSHAP, Groups
@@ -160,6 +161,7 @@ def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool
     files = find_files(options.source)
     columns = model_columns(files, feature_names(explainer.model), options.drop)
     others = None if options.validation is None else find_files(options.validation)
+    check_output(options.output, options.model, *(path for some in (files, others) if some for path in some.paths))
     if _is_begun(folder) and not options.quiet:
         print(f"going on with the unfinished work in {folder}", file=sys.stderr)
     if options.ray is not None:

@@ -49,7 +49,7 @@ def by_model(files: Sequence[Path], graphs: Mapping[str, Graph]) -> dict[str, li
 def _read(file: Path) -> list[dict[str, Any]]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
-            if file.suffix == ".csv":
+            if file.suffix.lower() == ".csv":
                 return [row for row, _ in zip(csv.DictReader(stream), range(_MOST), strict=False)]
             rows = json.load(stream, parse_int=lambda text: int(text) if len(text) < 19 else float(text))
     except (UnicodeDecodeError, csv.Error, json.JSONDecodeError) as error:
