@@ -141,9 +141,9 @@ class Graph:
             return dict(zip(self.results, self._session.run(self.results, given), strict=True))
         except Exception:  # onnxruntime's own, which are of no common kind
             kind = "float64" if self.image_shape is None else "float32"
-            shape = self.image_shape or (len(self._columns),)
-            if str(rows.dtype) != kind or rows.shape[1:] != shape:
-                wanted, came = f"{kind} {(len(rows), *shape)}", f"{rows.dtype} {rows.shape}"
+            each = self.image_shape or (len(self._columns),)
+            if str(rows.dtype) != kind or rows.shape[1:] != each:
+                wanted, came = f"{kind} {(len(rows), *each)}", f"{rows.dtype} {rows.shape}"
                 raise InputError(f"rows must be {wanted}, and are {came}: encode makes them so") from None
             raise
 
