@@ -253,6 +253,7 @@ def test_discrete_columns() -> None:
     assert [column.discrete for column in schema.columns] == [False, False, True, True, True]
 
 
+DECIMAL = pd.ArrowDtype(pa.decimal128(5, 2))
 ARROW = pa.Table.from_pandas(people())
 UNFIT: dict[str, tuple[Any, str]] = {
     "one dimension": (np.ones(3), r"shape \(3,\).*reshape\(1, -1\)"),
@@ -271,6 +272,10 @@ UNFIT: dict[str, tuple[Any, str]] = {
     "complex array": (np.ones((1, 1), complex), "complex"),
     "complex tensor": (torch.ones(1, 1, dtype=torch.complex64), "complex"),
     "datetime array": (np.array([["2020-01-01"]], "M8[D]"), "datetime64"),
+    "decimals of Arrow": (
+        pd.DataFrame({"a": pd.Series([1], dtype=DECIMAL)}),
+        "'a' has dtype decimal.*plain numbers",
+    ),
     "masked array": (np.ma.masked_equal([[1.0, 2.0], [3.0, 4.0]], 2.0), r"masked array: pass X\.filled"),
     "table of another package": (ARROW, r"pyarrow\.lib\.Table: pass X\.to_pandas\(\)"),
     "rows of several lengths": ([[1.0, 2.0], [3.0]], "X is no table"),

@@ -63,7 +63,11 @@ class Column:
         if isinstance(dtype, pd.CategoricalDtype):
             categories = tuple(dtype.categories.tolist())
             return cls(key, "category", categories, bool(dtype.ordered), inner=str(dtype.categories.dtype))
-        if pd.api.types.is_numeric_dtype(dtype) and dtype.kind != "c" and not isinstance(dtype, pd.SparseDtype):
+        if (
+            pd.api.types.is_numeric_dtype(dtype)
+            and dtype.kind not in "cO"
+            and not isinstance(dtype, pd.SparseDtype)
+        ):
             return cls(key, str(dtype))
         if pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype):
             missing = values.isna()

@@ -82,9 +82,11 @@ def fit_explainer(
     team = team or Team()
     if team.size > 1 and explainer.time_budget is not None:
         raise InputError("time_budget is for one process: leave it out where several train together")
-    import torch._dynamo  # which takes seconds, and which the first optimizer would import in a surrogate's time
+    clock = Clock()
+    if explainer.time_budget is not None:
+        import torch._dynamo  # which takes seconds, and which the first optimizer would import in a surrogate's time
 
-    clock = Clock() if explainer.time_budget is None else Clock(explainer.time_budget)
+        clock = Clock(explainer.time_budget)
     given = explainer.value_function_ if update else explainer.value_function
     check_parameters(explainer, given)
     before = explainer.network_ if update else None
