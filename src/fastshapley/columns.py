@@ -65,7 +65,7 @@ class Column:
             return cls(key, "category", categories, bool(dtype.ordered), inner=str(dtype.categories.dtype))
         if (
             pd.api.types.is_numeric_dtype(dtype)
-            and dtype.kind not in "cO"
+            and dtype.kind not in "cO"  # which are complex numbers, and decimals
             and not isinstance(dtype, pd.SparseDtype)
         ):
             return cls(key, str(dtype))

@@ -84,7 +84,7 @@ def fit_explainer(
         raise InputError("time_budget is for one process: leave it out where several train together")
     clock = Clock()
     if explainer.time_budget is not None:
-        import torch._dynamo  # which takes seconds, and which the first optimizer would import in a surrogate's time
+        import torch._dynamo  # which takes seconds, and which the first optimizer would import in that time
 
         clock = Clock(explainer.time_budget)
     given = explainer.value_function_ if update else explainer.value_function
