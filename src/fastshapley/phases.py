@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from sklearn.base import clone
 
 from fastshapley import recipes
@@ -84,7 +85,7 @@ def fit_explainer(
         raise InputError("time_budget is for one process: leave it out where several train together")
     clock = Clock()
     if explainer.time_budget is not None:
-        import torch._dynamo  # which takes seconds, and which the first optimizer would import in that time
+        from torch import _dynamo  # noqa: F401  it takes seconds, and the first optimizer would import it in that time
 
         clock = Clock(explainer.time_budget)
     given = explainer.value_function_ if update else explainer.value_function

@@ -47,11 +47,11 @@ def serve(app: Starlette, host: str, port: int, *, patience: float = 30.0, log_r
         timeout_graceful_shutdown=math.ceil(patience),
         limit_concurrency=_CONNECTIONS,
     )
-    server = _Server(config)
-    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # uvicorn exits where it cannot start
-        server.run()
-    if not server.started:
-        raise OSError(f"cannot listen on {host}, port {port}: the log above says why")
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            _Server(config).run()
+    except SystemExit:  # which is how uvicorn fails to start
+        raise OSError(f"cannot listen on {host}, port {port}: the log above says why") from None
 
 
 class _Server(uvicorn.Server):
