@@ -24,21 +24,22 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastshapley import FastSHAP, metrics, recipes
+from fastshapley import FastSHAP, metrics
+from fastshapley.data.model_adapter import ModelFunction
+from fastshapley.data.table_schema import Schema
 from fastshapley.datasets import Split
 from fastshapley.estimators import exact, kernel
-from fastshapley.files import write_text
-from fastshapley.fitting import build_network, fit_network
-from fastshapley.models import ModelFunction
+from fastshapley.fit.network import build_network, fit_network
 from fastshapley.objective import normalize
 from fastshapley.paper import printed
-from fastshapley.paper.experiments import ESTIMATORS
-from fastshapley.paper.tables import TABLES, baseline
-from fastshapley.recipes import Recipe
-from fastshapley.schema import Schema
-from fastshapley.training import Clock, Run, one_thread
+from fastshapley.paper.table_experiments import ESTIMATORS
+from fastshapley.paper.table_settings import TABLES, baseline
+from fastshapley.support.atomic_files import write_text
+from fastshapley.training import recipes
+from fastshapley.training.loop import Clock, Run, one_thread
+from fastshapley.training.recipes import Recipe
 from fastshapley.value_functions import Problem, Surrogate
-from fastshapley.value_functions.base import total_values
+from fastshapley.value_functions.protocol import total_values
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "accuracy.json"
 ROWS, EXACT = 256, 16

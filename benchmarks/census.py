@@ -18,7 +18,7 @@ import torch
 
 from fastshapley import FastSHAP, metrics
 from fastshapley.datasets import Split, load_census
-from fastshapley.paper.tables import boosted_trees
+from fastshapley.paper.table_settings import boosted_trees
 from fastshapley.value_functions import Surrogate
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "census.json"

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley import metrics
+from fastshapley.data.model_adapter import ModelFunction
+from fastshapley.data.table_schema import Schema
 from fastshapley.datasets import Split, load_bankruptcy, load_census
 from fastshapley.estimators import exact, kernel
 from fastshapley.metrics import evaluations_to_match as match
-from fastshapley.models import ModelFunction
-from fastshapley.paper.experiments import ESTIMATORS
-from fastshapley.paper.tables import boosted_trees, deep_trees
-from fastshapley.schema import Schema
-from fastshapley.training import Run, one_thread
+from fastshapley.paper.table_experiments import ESTIMATORS
+from fastshapley.paper.table_settings import boosted_trees, deep_trees
+from fastshapley.training.loop import Run, one_thread
 from fastshapley.value_functions import Problem, Surrogate
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"

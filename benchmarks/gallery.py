@@ -17,8 +17,10 @@ import pandas as pd
 import shap
 from playwright.sync_api import sync_playwright
 
-from fastshapley import FastSHAP, demo, image_demo
-from fastshapley.report import Report
+from fastshapley import FastSHAP
+from fastshapley.cli import demo_images as image_demo
+from fastshapley.cli import demo_table as demo
+from fastshapley.trust.report import Report
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

@@ -16,8 +16,8 @@ from sklearn.preprocessing import OrdinalEncoder
 
 from fastshapley import FastSHAP
 from fastshapley.datasets import load_census
-from fastshapley.downloads import cache
-from fastshapley.serving.page import write_page
+from fastshapley.datasets.download import cache
+from fastshapley.serving.static_page import write_page
 
 PICTURE = Path(__file__).parent.parent / "docs" / "results" / "page.png"
 FOLDER = cache() / "page"

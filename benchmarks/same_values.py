@@ -196,7 +196,7 @@ def resumed() -> Result:
 
 
 def images() -> Result:
-    pixels, labels = load_digits(n_class=3, return_X_y=True)
+    pixels, _ = load_digits(n_class=3, return_X_y=True)
     x = torch.from_numpy(pixels[:96]).float().reshape(-1, 1, 8, 8) / 16
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -32,10 +32,10 @@ from scale_page import page
 
 from fastshapley import FastSHAP, Recipe, Training
 from fastshapley.datasets import load_census
-from fastshapley.downloads import cache
-from fastshapley.files import write_text
-from fastshapley.recipes import default
-from fastshapley.training import one_thread
+from fastshapley.datasets.download import cache
+from fastshapley.support.atomic_files import write_text
+from fastshapley.training.loop import one_thread
+from fastshapley.training.recipes import default
 from fastshapley.value_functions import Surrogate
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "scale.json"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastshapley.paper.page import table
+from fastshapley.paper.table_page import table
 
 _CORES = 2  # of these machines
 _PAGE = """# What a billion rows need

@@ -30,10 +30,10 @@ import onnxruntime
 
 from fastshapley import FastSHAP
 from fastshapley.datasets import load_census
-from fastshapley.downloads import cache
-from fastshapley.files import write_text
-from fastshapley.graph import Graph
-from fastshapley.paper.page import table
+from fastshapley.datasets.download import cache
+from fastshapley.export.graph import Graph
+from fastshapley.paper.table_page import table
+from fastshapley.support.atomic_files import write_text
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "serving.json"
 PEERS = Path(__file__).parent / "serving_peers.py"

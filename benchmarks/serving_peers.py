@@ -33,7 +33,7 @@ def empty(folder: Path) -> Any:
 
 def ours(folder: Path, graph: str = "census.onnx") -> Any:
     from fastshapley.serving.app import create_app
-    from fastshapley.serving.models import Models
+    from fastshapley.serving.model_store import Models
 
     return create_app(Models({"census": folder / graph}))
 
@@ -74,7 +74,7 @@ def without_network(folder: Path) -> Any:
     """Ours, with an answer that is there already instead of a run of the graph."""
     from dataclasses import replace
 
-    from fastshapley.serving import models
+    from fastshapley.serving import model_store as models
     from fastshapley.serving.app import create_app
     from fastshapley.serving.batching import Batcher
 

@@ -28,9 +28,9 @@ from sklearn.model_selection import train_test_split
 from fastshapley import FastSHAP
 from fastshapley.estimators import Estimate, kernel, permutation
 from fastshapley.estimators.residuals import residuals
-from fastshapley.files import write_text
-from fastshapley.paper.page import table
-from fastshapley.paper.tables import TABLES
+from fastshapley.paper.table_page import table
+from fastshapley.paper.table_settings import TABLES
+from fastshapley.support.atomic_files import write_text
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "trust.json"
 ROWS, EXACT, CONVERGED = 256, 16, 64_000

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from fastshapley import FastSHAP
 from fastshapley.estimators import exact
-from fastshapley.files import write_text
-from fastshapley.paper.page import table
-from fastshapley.paper.tables import TABLES
+from fastshapley.paper.table_page import table
+from fastshapley.paper.table_settings import TABLES
+from fastshapley.support.atomic_files import write_text
 from fastshapley.value_functions import grand_values
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "upkeep.json"

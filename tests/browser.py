@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastshapley import FastSHAP
-from fastshapley.serving.page import static_files, write_page
+from fastshapley.serving.static_page import static_files, write_page
 
 onnx = pytest.importorskip("onnx", reason="needs the onnx extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")

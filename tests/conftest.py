@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,9 @@ from problems import QUICK, explainer, people, people_model
 
 from fastshapley import FastSHAP, Training
 
+# A shell starts background jobs with SIGINT ignored, and programs that the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # the networks here are tiny, and the machine may be busy
 
 

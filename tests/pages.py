@@ -16,7 +16,7 @@ NOT_RUN = "not run by the tests"  # in the title of a block, where a reader sees
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 # A few hundredths of a fit's work, and of a report's: what is typed is tested, not how good the values are.
 _PRELUDE = """\
-import fastshapley.recipes as recipes, fastshapley.report as report
+import fastshapley.training.recipes as recipes, fastshapley.trust.report as report
 def small(whole):
     return lambda *given, **named: recipes.scaled(whole(*given, **named), {work})
 if {work} < 1:

@@ -351,7 +351,7 @@ class TestAlgorithm:
         assert np.abs(gap).max() > 1e-3
 
     def test_the_paper_recipe_is_the_papers(self) -> None:
-        from fastshapley.recipes import paper
+        from fastshapley.training.recipes import paper
 
         recipe = paper()
         assert [stage.batch_size for stage in recipe.surrogate] == [32, 512, 8192]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import shap
 import torch
+from image_items import Items, labelled
 from numpy.typing import NDArray
 from problems import assert_additive
 from sklearn.base import clone
@@ -29,14 +30,14 @@ from small_images import (
     network,
     probabilities,
 )
-from test_images import Items, labelled
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from fastshapley import Backbone, FastSHAP, Superpixels, UNet, thinning
+from fastshapley import Backbone, FastSHAP, Superpixels, UNet
 from fastshapley.errors import FileFormatError, InputError
 from fastshapley.networks.convolutional import BackboneMaps, UNetMaps
 from fastshapley.value_functions import Baseline, Marginal, Missing, Surrogate, grand_values
+from fastshapley.value_functions import background_sampling as thinning
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from image_items import Endless, Items
 from small_images import (
     QUICK,
     X,
     explainer,
 )
-from test_images import Endless, Items
 
 from fastshapley import FastSHAP
 from fastshapley.errors import InputError

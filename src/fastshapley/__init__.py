@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from fastshapley.version import __version__
 
 if TYPE_CHECKING:
+    from fastshapley.data.players import Features, Groups, Superpixels
     from fastshapley.explainer import FastSHAP
     from fastshapley.networks.convolutional import Backbone, UNet
-    from fastshapley.players import Features, Groups, Superpixels
-    from fastshapley.recipes import Layers, Recipe, Targets
-    from fastshapley.report import Report
-    from fastshapley.training import Training
+    from fastshapley.training.loop import Training
+    from fastshapley.training.recipes import Layers, Recipe, Targets
+    from fastshapley.trust.report import Report
 
 __all__ = [
     "Backbone",
@@ -31,10 +31,10 @@ __all__ = [
 _MODULES = {
     "explainer": ("FastSHAP",),
     "networks.convolutional": ("Backbone", "UNet"),
-    "players": ("Features", "Groups", "Superpixels"),
-    "recipes": ("Layers", "Recipe", "Targets"),
-    "report": ("Report",),
-    "training": ("Training",),
+    "data.players": ("Features", "Groups", "Superpixels"),
+    "training.recipes": ("Layers", "Recipe", "Targets"),
+    "trust.report": ("Report",),
+    "training.loop": ("Training",),
 }
 
 

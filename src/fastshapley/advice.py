@@ -16,20 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastshapley import recipes
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.model_adapter import ModelFunction
+from fastshapley.data.players import Superpixels
+from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
 from fastshapley.estimators.kernel import sampling_variance
 from fastshapley.estimators.residuals import residuals
-from fastshapley.images import ImageSchema
-from fastshapley.models import ModelFunction
-from fastshapley.players import Superpixels
-from fastshapley.preparing import device_of, players_of
-from fastshapley.quiet import shap
-from fastshapley.schema import Schema
-from fastshapley.training import one_thread
-from fastshapley.uncertainty import explained
+from fastshapley.fit.setup import device_of, players_of
+from fastshapley.support.shap_import import shap
+from fastshapley.training import recipes
+from fastshapley.training.loop import one_thread
+from fastshapley.trust.error_bars import explained
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP

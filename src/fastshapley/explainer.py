@@ -11,27 +11,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastshapley import onnx, persistence
 from fastshapley.advice import Advice, advise
-from fastshapley.drift import Drift, check
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.players import Features, Groups, Superpixels
+from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
-from fastshapley.explaining import anchored, forward, refined, warn_of_gaps
-from fastshapley.explanations import Values, explanation, image_explanation, maps, squeeze
-from fastshapley.images import ImageSchema
+from fastshapley.explanation import Values, explanation, image_explanation, maps, squeeze
+from fastshapley.export import file_format as persistence
+from fastshapley.export import onnx
+from fastshapley.fit.fitted import anchored, forward, refined, warn_of_gaps
+from fastshapley.fit.pipeline import Fitted, fit_explainer
+from fastshapley.fit.setup import check_labels
 from fastshapley.networks.convolutional import Backbone, UNet
-from fastshapley.phases import Fitted, fit_explainer
-from fastshapley.players import Features, Groups, Superpixels
-from fastshapley.preparing import check_labels
-from fastshapley.protocols import Protocols
-from fastshapley.quiet import shap
-from fastshapley.recipes import Recipe
-from fastshapley.rows import Rows
-from fastshapley.team import Team
-from fastshapley.value_functions.base import Link, grand_values
+from fastshapley.sklearn_interface import Protocols
+from fastshapley.support.shap_import import shap
+from fastshapley.training.process_group import Team
+from fastshapley.training.recipes import Recipe
+from fastshapley.trust.drift import Drift, check
+from fastshapley.value_functions.protocol import Link, grand_values
 
 if TYPE_CHECKING:
-    from fastshapley.bulk import Explained
+    from fastshapley.bulk.job import Explained
 
 
 class FastSHAP(Protocols):
@@ -123,9 +124,9 @@ class FastSHAP(Protocols):
         """
         check_labels(X, y)
         if type(X).__module__.startswith("ray.data"):
-            from fastshapley import distributed
+            from fastshapley.bulk import ray_cluster
 
-            return distributed.fit(self, X, X_val, scaling, checkpoint)
+            return ray_cluster.fit(self, X, X_val, scaling, checkpoint)
         if scaling not in (None, "torchrun"):
             raise InputError(f"scaling is {scaling!r}, but X is no ray.data.Dataset: use 'torchrun', or None")
         team = Team(together=scaling is not None)
@@ -263,7 +264,7 @@ class FastSHAP(Protocols):
         interrupted goes on when it is called again. ``workers`` threads share the work, by default one a processor.
         """
         self._check_fitted()
-        from fastshapley.bulk import explain_to
+        from fastshapley.bulk.job import explain_to
 
         return explain_to(
             self,

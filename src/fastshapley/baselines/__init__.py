@@ -5,7 +5,7 @@ Each takes the same images and players as `FastSHAP`, and returns values as `Fas
 
 from fastshapley.baselines.cxplain import CXPlain
 from fastshapley.baselines.gradients import deep_shap, grad_cam, integrated_gradients, smooth_grad
-from fastshapley.baselines.sampling import kernel_shap, kernel_shap_s, random_ranking
+from fastshapley.baselines.kernel_shap import kernel_shap, kernel_shap_s, random_ranking
 
 __all__ = [
     "CXPlain",

@@ -13,16 +13,16 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fastshapley import recipes
-from fastshapley.baselines.sampling import baseline_game
-from fastshapley.curves import class_numbers
+from fastshapley.baselines.inclusion_curves import class_numbers
+from fastshapley.baselines.kernel_shap import baseline_game
+from fastshapley.data.players import Partition, Superpixels
+from fastshapley.data.stream import batches
 from fastshapley.errors import InputError
-from fastshapley.explanations import maps
+from fastshapley.explanation import maps
 from fastshapley.networks.convolutional import Backbone, MapsOf, UNet
 from fastshapley.networks.mlp import ExplainerNetwork
-from fastshapley.players import Partition, Superpixels
-from fastshapley.rows import batches
-from fastshapley.training import Run, Training, seed_of, train
+from fastshapley.training import recipes
+from fastshapley.training.loop import Run, Training, seed_of, train
 from fastshapley.value_functions import Baseline, evaluate, grand_values
 
 _TINY = 1e-7  # the least that the loss is taken to rise: a distribution must be made of it

@@ -21,13 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fastshapley.curves import bind_images, class_numbers
+from fastshapley.baselines.inclusion_curves import bind_images, class_numbers
+from fastshapley.data.players import Partition, Superpixels
 from fastshapley.errors import InputError
-from fastshapley.explanations import maps
+from fastshapley.explanation import maps
 from fastshapley.networks.convolutional import ToPlayers, evaluating, made_maps
-from fastshapley.optional import require
-from fastshapley.players import Partition, Superpixels
-from fastshapley.training import Run, seed_of
+from fastshapley.support.optional import require
+from fastshapley.training.loop import Run, seed_of
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,16 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 
 import fastshapley
 from fastshapley import errors
-from fastshapley.cli import demo, explain, export, fit, page, paper, report, serve
+from fastshapley.cli import demo_command as demo
+from fastshapley.cli import explain_command as explain
+from fastshapley.cli import export_command as export
+from fastshapley.cli import fit_command as fit
+from fastshapley.cli import page_command as page
+from fastshapley.cli import paper_command as paper
+from fastshapley.cli import report_command as report
+from fastshapley.cli import serve_command as serve
 from fastshapley.cli.command import add_common
-from fastshapley.files import json_text
+from fastshapley.support.atomic_files import json_text
 
 _COMMANDS = (fit, explain, report, export, serve, page, paper, demo)
 _TOLD = (OSError, ImportError, *(kind for kind in vars(errors).values() if isinstance(kind, type)))

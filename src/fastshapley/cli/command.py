@@ -78,7 +78,7 @@ def add_model(parser: argparse.ArgumentParser, when: str) -> None:
 def load(options: argparse.Namespace) -> Any:
     """The explainer of ``options.file``, with the model that is given for it, if one is."""
     from fastshapley import FastSHAP
-    from fastshapley.model_files import load_model
+    from fastshapley.cli.model_files import load_model
 
     model = None if options.model is None else load_model(options.model, trust=options.trust)
     return FastSHAP.load(options.file, model)

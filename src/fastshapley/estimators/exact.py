@@ -11,8 +11,8 @@ from tqdm.auto import tqdm
 
 from fastshapley.coalitions import enumerate_coalitions
 from fastshapley.errors import InputError
-from fastshapley.estimators.base import Estimate
-from fastshapley.value_functions.base import ValueFunction, evaluate, grand_values, null_values
+from fastshapley.estimators.sampling import Estimate
+from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values
 
 MAX_PLAYERS = 20
 _CHUNK = 1 << 16  # coalitions times rows in one evaluation

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fastshapley.coalitions import curvature, kernel_sizes, sample_kernel, subsets
 from fastshapley.errors import InputError
-from fastshapley.estimators.base import Block, Estimate, estimate_by_sampling
 from fastshapley.estimators.regression import Stratum, draw_weights, solve_pairs, solve_with_errors
-from fastshapley.value_functions.base import ValueFunction, evaluate, total_values
+from fastshapley.estimators.sampling import Block, Estimate, estimate_by_sampling
+from fastshapley.value_functions.protocol import ValueFunction, evaluate, total_values
 
 _EVALUATIONS = 1 << 16  # coalitions times rows in one evaluation
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fastshapley.estimators.base import Block, Estimate, estimate_by_sampling
-from fastshapley.value_functions.base import ValueFunction, evaluate
+from fastshapley.estimators.sampling import Block, Estimate, estimate_by_sampling
+from fastshapley.value_functions.protocol import ValueFunction, evaluate
 
 _EVALUATIONS = 1 << 16  # coalitions times rows in one evaluation
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastshapley.coalitions import curvature
 from fastshapley.estimators.kernel import draw_pairs
-from fastshapley.value_functions.base import ValueFunction
+from fastshapley.value_functions.protocol import ValueFunction
 
 _EVALUATIONS = 1 << 16  # coalitions times rows in one part
 _LEAST = 0.01  # of what pairs leave unexplained, that is noise

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from fastshapley.data.image_schema import ImageSchema
 from fastshapley.errors import InputError
-from fastshapley.images import ImageSchema
-from fastshapley.optional import require
-from fastshapley.value_functions.base import grand_values, null_values
+from fastshapley.support.optional import require
+from fastshapley.value_functions.protocol import grand_values, null_values
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP

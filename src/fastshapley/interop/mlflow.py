@@ -14,13 +14,13 @@ import pandas as pd
 import torch
 from torch import nn
 
-from fastshapley.columns import Column
+from fastshapley.data.column import Column
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.table_schema import Schema
 from fastshapley.errors import FileFormatError, InputError, ModelError
 from fastshapley.explainer import FastSHAP
-from fastshapley.images import ImageSchema
 from fastshapley.networks.convolutional import Backbone
-from fastshapley.optional import require
-from fastshapley.schema import Schema
+from fastshapley.support.optional import require
 from fastshapley.version import __version__
 
 with warnings.catch_warnings():
@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     mlflow: Any = require("mlflow", "mlflow")
     for _module in ("mlflow.pyfunc", "mlflow.models", "mlflow.types.schema", "pyarrow"):
         require(_module, "mlflow")
-from fastshapley.arrow import value_names
+from fastshapley.bulk.arrow import value_names
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley.errors import InputError
-from fastshapley.explaining import refined
-from fastshapley.optional import require
-from fastshapley.value_functions.base import ValueFunction, evaluate, null_values
+from fastshapley.fit.fitted import refined
+from fastshapley.support.optional import require
+from fastshapley.value_functions.protocol import ValueFunction, evaluate, null_values
 
 if TYPE_CHECKING:
     from shapiq import InteractionValues

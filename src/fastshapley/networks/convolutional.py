@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fastshapley.data.players import Partition
 from fastshapley.errors import InputError
 from fastshapley.networks.mlp import Perceptron
-from fastshapley.players import Partition
 
 Inverse = Literal["log", "logit"] | None
 _TINY = 1e-7  # probabilities are kept this far from 0 before a logarithm

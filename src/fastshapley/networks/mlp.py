@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fastshapley.errors import InputError
-from fastshapley.team import Team
+from fastshapley.training.process_group import Team
 
 Activation = Literal["relu", "elu", "silu"]
 _MANY = 64  # coalitions of a row

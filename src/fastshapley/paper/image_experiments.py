@@ -16,24 +16,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fastshapley import baselines, recipes
-from fastshapley.checkpoints import Checkpoint
+from fastshapley import baselines
+from fastshapley.baselines.inclusion_curves import Curve, Curves, Scores, removal_curves
 from fastshapley.coalitions import sample_all_alike
-from fastshapley.curves import Curve, Curves, Scores, removal_curves
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.model_adapter import ModelFunction, trial_rows
+from fastshapley.data.players import Partition, Superpixels
+from fastshapley.data.stream import batches
+from fastshapley.datasets.classifiers.pixels import MEAN
+from fastshapley.datasets.classifiers.pretrained import load_classifier
 from fastshapley.estimators import kernel
 from fastshapley.explainer import FastSHAP
-from fastshapley.images import ImageSchema
-from fastshapley.models import ModelFunction, trial_rows
-from fastshapley.networks.pixels import MEAN
-from fastshapley.networks.pretrained import load_classifier
 from fastshapley.paper import store
 from fastshapley.paper.image_sets import ImageSet, Photographs, load_images, training_rows
 from fastshapley.paper.image_settings import EVALUATORS, METHODS, SLOW, ImageScale
 from fastshapley.paper.store import Arrays, Store, game_arrays, game_from
-from fastshapley.players import Partition, Superpixels
-from fastshapley.recipes import Recipe
-from fastshapley.rows import batches
-from fastshapley.training import Run, Training, one_thread, train
+from fastshapley.training import recipes
+from fastshapley.training.checkpoint import Checkpoint
+from fastshapley.training.loop import Run, Training, one_thread, train
+from fastshapley.training.recipes import Recipe
 from fastshapley.value_functions import Problem, Surrogate
 
 _BACKGROUND = 10  # images for DeepSHAP

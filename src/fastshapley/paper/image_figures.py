@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fastshapley.paper.figures import save
 from fastshapley.paper.image_experiments import ImageExperiments
 from fastshapley.paper.image_settings import METHODS
+from fastshapley.paper.table_figures import save
 
 _PICTURES = 6
 _PHOTOGRAPHS = 100  # dots an inch: no finer than the images themselves

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastshapley.paper import printed
-from fastshapley.paper.page import table
+from fastshapley.paper.table_page import table
 
 _SCORES = {"agreement": "Top-1 agreement (table 1)", "log_odds": "Log-odds (table 4)"}
 _EVALUATORS = {

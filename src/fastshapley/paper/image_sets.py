@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fastshapley.image_datasets import Imagenette, load_cifar10
+from fastshapley.datasets.image_loaders import Imagenette, load_cifar10
 
 _SEED = 0
 

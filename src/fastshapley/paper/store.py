@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 import fastshapley
-from fastshapley import persistence
-from fastshapley.checkpoints import Checkpoint, fingerprint
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.players import Partition
+from fastshapley.data.table_schema import Schema
 from fastshapley.errors import FileFormatError
-from fastshapley.files import write_atomically, write_text
-from fastshapley.images import ImageSchema
-from fastshapley.optional import require
-from fastshapley.players import Partition
-from fastshapley.schema import Schema
+from fastshapley.export import file_format as persistence
+from fastshapley.support.atomic_files import write_atomically, write_text
+from fastshapley.support.optional import require
+from fastshapley.training.checkpoint import Checkpoint, fingerprint
 from fastshapley.value_functions import BaseGame
 
 Arrays = dict[str, NDArray[Any]]

@@ -1,0 +1,1 @@
+"""Explanations over HTTP, from ONNX graphs, without torch."""

@@ -18,14 +18,14 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from fastshapley.errors import InputError
-from fastshapley.graph import Array
+from fastshapley.export.graph import Array
 from fastshapley.serving import kserve
 from fastshapley.serving.batching import TOGETHER, Results
-from fastshapley.serving.guard import Answer, Guard, Handler, Limits, Refusal, refused
-from fastshapley.serving.metrics import Metrics
-from fastshapley.serving.models import Model, Models
+from fastshapley.serving.counters import Metrics
+from fastshapley.serving.middleware import Answer, Guard, Handler, Limits, Refusal, refused
+from fastshapley.serving.model_store import Model, Models
 from fastshapley.serving.openapi import describe
-from fastshapley.serving.page import static_files
+from fastshapley.serving.static_page import static_files
 from fastshapley.version import __version__
 
 _SMALL = 64 * 1024  # bytes of a body that is read on the event loop

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastshapley.graph import Array
+from fastshapley.export.graph import Array
 
 Results = dict[str, NDArray[Any]]
 TOGETHER = 256  # rows of one run

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastshapley.errors import InputError
-from fastshapley.graph import Array, Graph
+from fastshapley.export.graph import Array, Graph
 from fastshapley.serving.batching import Results
 
 _AXES = 8

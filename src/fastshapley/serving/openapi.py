@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastshapley.graph import Graph
+from fastshapley.export.graph import Graph
 from fastshapley.serving.kserve import KINDS, about_v2
-from fastshapley.serving.models import Model
+from fastshapley.serving.model_store import Model
 from fastshapley.version import __version__
 
 _NUMBER = {"type": ["number", "boolean", "null"]}

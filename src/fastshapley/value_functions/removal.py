@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.model_adapter import ModelFunction, Scale, trial_rows
+from fastshapley.data.players import Partition
+from fastshapley.data.table_schema import Schema, Table
 from fastshapley.errors import InputError, ModelError
-from fastshapley.images import ImageSchema
-from fastshapley.models import ModelFunction, Scale, trial_rows
-from fastshapley.players import Partition
-from fastshapley.schema import Schema, Table
-from fastshapley.training import Run
-from fastshapley.value_functions.base import BaseGame, Link, Problem, apply_link
+from fastshapley.training.loop import Run
+from fastshapley.value_functions.protocol import BaseGame, Link, Problem, apply_link
 
 MEMORY = 1 << 27  # bytes of mixed rows built at once
 

@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fastshapley.coalitions import sample_uniform_sizes
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.model_adapter import Scale
+from fastshapley.data.players import Partition
+from fastshapley.data.stream import Rows, batches, some
+from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
-from fastshapley.images import ImageSchema
-from fastshapley.models import Scale
 from fastshapley.networks.convolutional import Inverse, MaskedImages
 from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
-from fastshapley.players import Partition
-from fastshapley.recipes import Layers, Recipe, resolve, shorter
-from fastshapley.rows import Rows, batches, some
-from fastshapley.schema import Schema
-from fastshapley.team import Team
-from fastshapley.training import Run, Training, train
-from fastshapley.value_functions.base import BaseGame, Link, Problem, apply_link
+from fastshapley.training.loop import Run, Training, train
+from fastshapley.training.process_group import Team
+from fastshapley.training.recipes import Layers, Recipe, resolve, shorter
+from fastshapley.value_functions.protocol import BaseGame, Link, Problem, apply_link
 from fastshapley.value_functions.removal import Missing
 
 _CHUNK, _ENTRIES = 4096, 1 << 20  # coalitions a forward pass, and their entries: the activations stay in the cache

@@ -1,0 +1,147 @@
+"""Models for the command line, from files of joblib, XGBoost, LightGBM, CatBoost or ONNX, or by their names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fastshapley.errors import FileFormatError, InputError
+from fastshapley.support.optional import require
+
+_PICKLES = (".joblib", ".pkl", ".pickle")
+
+
+def load_model(source: str, *, trust: bool = False) -> Any:
+    """The model in a file, or the object that ``module:name`` stands for.
+
+    A pickle can do anything when it is loaded: it is only if ``trust`` says so.
+    """
+    module, colon, name = source.partition(":")
+    if colon and module.replace(".", "").replace("_", "").isalnum() and not os.path.exists(source):
+        return _imported(module, name)
+    path = Path(source)
+    if not path.is_file():
+        raise InputError(f"model is {source!r}, which is no file, and not module:function either")
+    if path.suffix in _PICKLES and not trust:
+        raise InputError(
+            f"{source} is a pickle, which can run anything when it is loaded: if you trust it, --trust"
+        )
+    readers: dict[str, Callable[[Path], Any]] = {
+        **dict.fromkeys(_PICKLES, _pickle),
+        **dict.fromkeys((".json", ".ubj"), _xgboost),
+        ".txt": _lightgbm,
+        ".cbm": _catboost,
+        ".onnx": OnnxModel,
+    }
+    if path.suffix not in readers:
+        raise InputError(f"model is {source!r}: use a file named as one of {sorted(readers)}, or module:function")
+    try:
+        return readers[path.suffix](path)
+    except (ImportError, InputError):
+        raise
+    except Exception as error:  # whatever the package raises about a file that is not its own
+        raise FileFormatError(f"{source} cannot be read as a model: {error}") from error
+
+
+def feature_names(model: Any) -> list[str] | None:
+    """The columns that a model was trained on, where it knows them."""
+    for name in ("feature_names_in_", "feature_names_", "feature_names", "feature_name"):
+        found = getattr(model, name, None)
+        found = found() if callable(found) else found
+        if found is not None and len(found):
+            return [str(column) for column in found]
+    return None
+
+
+class OnnxModel:
+    """An ONNX classifier or regressor as a function of a table; numbers enter as one matrix, or a column each."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = path.read_bytes()
+        self._start()
+
+    def __call__(self, rows: Any) -> NDArray[np.float64]:
+        found = self.session.run([self.output], self._inputs(rows))[0]
+        if isinstance(
+            found, list
+        ):  # of mappings from classes to probabilities, as scikit-learn's converter has them
+            found = [[row[name] for name in sorted(row)] for row in found]
+        array = np.asarray(found, dtype=np.float64)
+        return array.reshape(len(array), -1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.data = state["data"]
+        self._start()
+
+    def _start(self) -> None:
+        runtime = require("onnxruntime", "onnx")
+        self.session = runtime.InferenceSession(self.data, providers=["CPUExecutionProvider"])
+        names = [output.name for output in self.session.get_outputs()]
+        likely = [name for name in names if "prob" in name.lower()]
+        self.output = (likely or [name for name in names if "label" not in name.lower()] or names)[0]
+
+    def _inputs(self, rows: Any) -> dict[str, Any]:
+        wanted = self.session.get_inputs()
+        frame = pd.DataFrame(rows)
+        if len(wanted) == 1:
+            kind = np.float64 if "double" in wanted[0].type else np.float32
+            return {wanted[0].name: frame.to_numpy(dtype=kind, na_value=np.nan)}
+        given = {}
+        for place, part in enumerate(wanted):
+            column = frame[part.name] if part.name in frame else frame.iloc[:, place]
+            dtype = "object" if "string" in part.type else "int64" if "int64" in part.type else "float32"
+            given[part.name] = column.to_numpy(dtype=dtype)[:, None]
+        return given
+
+
+def _imported(module: str, name: str) -> Any:
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+        for piece in name.split("."):
+            found = getattr(found, piece)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"model is {module}:{name}, which cannot be imported: {error}") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    return found
+
+
+def _pickle(path: Path) -> Any:
+    import joblib
+
+    return joblib.load(path)
+
+
+def _xgboost(path: Path) -> Any:
+    booster = require("xgboost", "paper").Booster()
+    booster.load_model(path)
+    return booster
+
+
+def _lightgbm(path: Path) -> Any:
+    return require("lightgbm", "paper").Booster(model_file=path)
+
+
+def _catboost(path: Path) -> Any:
+    import json
+
+    catboost = require("catboost", "dev")
+    model = catboost.CatBoost()
+    model.load_model(str(path))
+    loss = json.loads(model.get_metadata()["params"]).get("loss_function", {}).get("type", "")
+    if loss in ("Logloss", "CrossEntropy", "MultiClass"):
+        model = catboost.CatBoostClassifier()
+        model.load_model(str(path))
+    return model

@@ -1,0 +1,133 @@
+"""``fastshapley paper tabular`` and ``paper images``: the paper's experiments."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fastshapley.cli.command import GOES_ON, Result, add_command, add_common, add_quiet, whole
+
+TABLES = ("census", "marketing", "bankruptcy", "news")
+
+
+def add(commands: Any) -> None:
+    paper = commands.add_parser(
+        "paper",
+        help="reproduce the FastSHAP paper's experiments",
+        description="Everything that the paper shows, for tables or for images.",
+    )
+    add_common(paper)
+    experiments = paper.add_subparsers(required=True, metavar="EXPERIMENT", dest="experiment", title="experiments")
+    tabular = add_command(
+        experiments,
+        "tabular",
+        _tabular,
+        help="accuracy on the four tables: figures 2 and 3, the appendix and the ablation",
+        description="Everything that the paper shows for tables, with both recipes side by side. An interrupted "
+        "run goes on where it was; a second one only reads. A full run takes some hours on two processors.",
+        examples="""
+            fastshapley paper tabular
+            fastshapley paper tabular --quick --only census
+        """,
+        keys="page, results (the paths of what was written: the page, and every figure as JSON), games (of each "
+        "its table, game, l2, and l2_paper_recipe and l2_printed to compare it with)",
+        interrupted=GOES_ON,
+    )
+    tabular.add_argument(
+        "--only", nargs="+", choices=TABLES, metavar="TABLE", default=TABLES, help=f"some of {', '.join(TABLES)}"
+    )
+    tabular.add_argument("--quick", action="store_true", help="less of everything: ten minutes on two processors")
+    images = add_command(
+        experiments,
+        "images",
+        _images,
+        help="inclusion and exclusion on images: tables 1, 2 and 4, the curves, limited data and pictures",
+        description="Everything that the paper shows for images, at a scale for a processor. An interrupted run "
+        "goes on where it was; a second one only reads. A full run takes some hours on two processors.",
+        examples="""
+            fastshapley paper images --dataset cifar10
+        """,
+        keys="page, results (the paths of what was written: the page, and every figure as JSON), methods (of each "
+        "the areas exclusion and inclusion, and images, how many they are measured on)",
+        interrupted=GOES_ON,
+    )
+    images.add_argument("--dataset", choices=["cifar10", "imagenette"], required=True, help="which images")
+    images.add_argument("--quick", action="store_true", help="less of everything: minutes")
+    for parser in (tabular, images):
+        parser.add_argument(
+            "-o",
+            "--output",
+            metavar="FOLDER",
+            type=Path,
+            default=Path("results"),
+            help="folder for results (default: results)",
+        )
+        parser.add_argument(
+            "--store",
+            metavar="FOLDER",
+            type=Path,
+            help="folder for what is computed once (default: in the user's cache)",
+        )
+        parser.add_argument("--workers", type=whole, help="processes (default: one a processor)")
+        add_quiet(parser)
+
+
+def _tabular(options: argparse.Namespace) -> Result:
+    from fastshapley.paper import table_run as tabular
+
+    tables = [table for table in TABLES if table in options.only]
+    found = tabular.run(options.output, tables=tables, **_settings(options))
+    games = [
+        {
+            "table": game["table"],
+            "game": game["game"],
+            "l2": game["explainers"]["default"]["l2"],
+            "l2_paper_recipe": game["explainers"]["paper"]["l2"],
+            "l2_printed": game["printed"][0],
+        }
+        for game in found["games"]
+    ]
+    lines = [
+        f"{game['table']:10} {game['game']:9}  l2 {game['l2']:.4f}  (paper's recipe {game['l2_paper_recipe']:.4f}, "
+        f"printed {game['l2_printed']:.4f})"
+        for game in games
+    ]
+    return _result(options.output / "tabular.md", options.output / "tabular.json", lines, {"games": games})
+
+
+def _images(options: argparse.Namespace) -> Result:
+    from fastshapley.paper import image_run as images
+
+    found = images.run(options.output, options.dataset, **_settings(options))
+    methods = {
+        method: {
+            **{way: result[way]["agreement"]["auc"] for way in ("exclusion", "inclusion")},
+            "images": result["images"],
+        }
+        for method, result in found["evaluators"]["paper"]["methods"].items()
+    }
+    lines = [
+        f"{name:21} exclusion {each['exclusion']:.3f}  inclusion {each['inclusion']:.3f}  ({each['images']} images)"
+        for name, each in methods.items()
+    ]
+    results = options.output / f"images-{options.dataset}.json"
+    return _result(options.output / "images.md", results, lines, {"methods": methods})
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What both experiments take."""
+    from fastshapley.datasets.download import cache
+
+    return {
+        "quick": options.quick,
+        "store": options.store or cache() / "paper",
+        "workers": options.workers,
+        "progress": not options.quiet,
+    }
+
+
+def _result(page: Path, results: Path, lines: list[str], data: dict[str, Any]) -> Result:
+    place = str(page.resolve())
+    text = "\n".join([*lines, f"results: {place}"])
+    return Result(text, {"page": place, "results": str(results.resolve()), **data})

@@ -1,0 +1,308 @@
+"""Any user's model -> one batched function of tensors."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from scipy import special
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.stream import Rows
+from fastshapley.data.table_schema import Schema, Table
+from fastshapley.errors import InputError, ModelError
+
+Scale = Literal["probabilities", "probability", "real"]
+_PROBE, _PROBE_IMAGES = 256, 32  # rows that a model is tried out on
+_BATCH = 1 << 14  # rows a call, at most: trees and networks are fast here
+_ENTRIES = 1 << 21  # of a batch, which stays a few megabytes
+
+
+def trial_rows(x: Rows) -> Tensor:
+    """The rows to try a model out on."""
+    some = x[:_PROBE_IMAGES]
+    return some if some.ndim > 2 else x[:_PROBE]
+
+
+class ModelFunction:
+    """A user's model as a function from encoded rows (n, columns), or images, to outputs (n, outputs), float64.
+
+    The model is called in batches with rows of the type that the user passed. ``scale`` says what the
+    outputs are: ``"probabilities"`` (each row sums to one), ``"probability"`` (of the positive class alone)
+    or ``"real"``; with ``logits`` the model returns logits, which are turned into probabilities. ``evaluations``
+    counts the rows that the model has been called with, and ``seconds`` how long that took; ``tried`` are its
+    outputs for the probe.
+    """
+
+    def __init__(self, model: Any, schema: Schema | ImageSchema, probe: Tensor, logits: bool = False) -> None:
+        """``probe`` holds some encoded rows, on which the model is tried out."""
+        self.model, self.schema, self.logits = model, schema, logits
+        self.evaluations, self.seconds = 0, 0.0
+        self.outputs = 0  # set by the first call
+        self._predict, known_scale = _predictor(model)
+        if logits and known_scale is not None:
+            raise ModelError(f"logits is True, but a {type(model).__name__} is not called for logits: leave it out")
+        self._integers_allowed = _is(is_regressor, model)
+        self.tried = y = self(probe)
+        if known_scale not in (None, "real") and (y.min() < -1e-6 or y.max() > 1 + 1e-6):
+            raise ModelError(f"model returns probabilities outside [0, 1]: from {y.min():.3g} to {y.max():.3g}")
+        if known_scale in (None, "probabilities"):  # of several labels, each may be likely on its own
+            known_scale = "probabilities" if _sum_to_one(y) else "probability" if logits else "real"
+        self.scale: Scale = known_scale
+        self.output_names = _output_names(model, self.outputs)
+
+    def __call__(self, x: Rows) -> Tensor:
+        if len(x) == 0:  # which few models take
+            return torch.zeros(0, self.outputs, dtype=torch.float64, device=x.device)
+        size = max(16, min(_BATCH, _ENTRIES // x[:1].numel()))
+        return torch.cat([self._call(part) for part in x.split(size)]).to(x.device)
+
+    @property
+    def pace(self) -> float:
+        """Seconds a row."""
+        return self.seconds / max(1, self.evaluations)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_predict"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._predict, _ = _predictor(self.model)
+
+    def _call(self, x: Tensor) -> Tensor:
+        start = time.perf_counter()
+        rows = self.schema.decode(x)
+        try:
+            y = self._predict(rows)
+        except ModelError:
+            raise
+        except Exception as error:  # whatever the user's model raises, once, with what it was called with
+            raise ModelError(
+                f"model failed on {len(x)} rows, a {type(rows).__name__}: {type(error).__name__}: {error}"
+                + self._gap_hint(x)
+            ) from error
+        y = _as_matrix(y, len(x), self._integers_allowed)
+        if self.logits:
+            y = _probabilities(y)
+        self.evaluations += len(x)
+        self.seconds += time.perf_counter() - start
+        if not self.outputs:
+            self.outputs = y.shape[1]
+        if y.shape[1] != self.outputs:
+            raise ModelError(f"model returned {y.shape[1]} outputs a row, and {self.outputs} before")
+        finite = np.isfinite(y).all(axis=1)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise ModelError(
+                f"model returned a value that is not finite ({y[row]}) for {np.sum(~finite)} of {len(y)} rows, "
+                "the first being " + (f"{x[row].tolist()} as encoded" if x.ndim == 2 else f"number {row}")
+            )
+        return torch.from_numpy(y)
+
+    def _gap_hint(self, x: Tensor) -> str:
+        if isinstance(self.schema, ImageSchema):
+            return ""
+        gaps = x.isnan().any(0).tolist()
+        names = [
+            c.name for c, gap in zip(self.schema.columns, gaps, strict=True) if gap and c.categories is not None
+        ]
+        return f" (categories are missing in {names}; one not seen at fit counts as missing)" if names else ""
+
+
+def given_outputs(predictions: Any, rows: int, outputs: int, *, logits: bool) -> Tensor:
+    """A model's outputs for so many rows as the user has them, (n, outputs), float64."""
+    try:
+        y = _as_matrix(predictions, rows, integers_allowed=True)
+    except ModelError as error:
+        raise InputError(f"predictions is not what the model returns for X: {error}") from error
+    if y.shape[1] != outputs:
+        raise InputError(f"predictions has {y.shape[1]} outputs a row, and the explainer {outputs}")
+    if not np.isfinite(y).all():
+        raise InputError("predictions has values that are not finite")
+    return torch.from_numpy(_probabilities(y) if logits else y)
+
+
+def _predictor(model: Any) -> tuple[Callable[[Table], Any], Scale | None]:
+    """How to call the model on a batch of rows, and what it returns where that is known."""
+    if isinstance(model, nn.Module):
+        return _torch_predictor(model), None
+    if not isinstance(model, type):
+        function = _estimator(model)
+        if function is not None:
+            predict, scale = function
+            return lambda rows: predict(rows.cpu().numpy() if isinstance(rows, Tensor) else rows), scale
+        if callable(model):
+            owner = getattr(model, "__self__", None)
+            if getattr(model, "__name__", "") == "predict" and _is(is_classifier, owner):
+                raise ModelError(
+                    "model is a classifier's predict, which returns labels: pass the classifier itself"
+                )
+            return model, None
+    what = f"the class {model.__name__}" if isinstance(model, type) else f"of type {type(model).__name__}"
+    raise ModelError(
+        f"model is {what}: pass a fitted estimator with predict_proba or predict, a "
+        "torch.nn.Module, or a function from a batch of rows to an array (n,) or (n, outputs)"
+    )
+
+
+def _estimator(model: Any) -> tuple[Callable[[Table], Any], Scale | None] | None:
+    """The same for a fitted estimator or booster; None for what is neither."""
+    package = type(model).__module__.partition(".")[0]
+    if package == "xgboost" and hasattr(model, "save_config"):
+        return _xgboost_booster(model)
+    if package == "lightgbm" and hasattr(model, "dump_model"):
+        return _lightgbm_booster(model)
+    _check_fitted(model)
+    if hasattr(model, "predict_proba"):
+        return model.predict_proba, "probabilities"
+    if package == "catboost":
+        return _catboost_booster(model)
+    if hasattr(model, "predict"):
+        if _is(is_classifier, model):
+            raise ModelError(
+                f"model is a {type(model).__name__}, which has no predict_proba: pass a function, such as "
+                "model.decision_function, or calibrate it with sklearn.calibration.CalibratedClassifierCV"
+            )
+        return model.predict, "real" if _is(is_regressor, model) else None
+    return None
+
+
+def _is(kind: Callable[[Any], bool], model: Any) -> bool:
+    """scikit-learn's own answer, False for what is no estimator of its kind."""
+    try:
+        return kind(model)
+    except AttributeError:
+        return False
+
+
+def _check_fitted(model: Any) -> None:
+    fitted = True
+    if isinstance(model, BaseEstimator) and hasattr(model, "fit"):
+        try:
+            check_is_fitted(model)
+        except NotFittedError:
+            fitted = False
+    elif callable(getattr(model, "is_fitted", None)):  # CatBoost
+        fitted = bool(model.is_fitted())
+    if not fitted:
+        raise NotFittedError(f"model is a {type(model).__name__} that is not fitted: call model.fit first")
+
+
+def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
+    lock = threading.Lock()  # a second thread must not find the model in the first one's mode
+
+    def predict(rows: Table) -> Any:
+        like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+        if isinstance(rows, np.ndarray) and rows.ndim > 2:
+            rows = torch.from_numpy(rows)
+        elif not isinstance(rows, Tensor):
+            try:
+                frame = pd.DataFrame(rows)  # which knows what to make of pd.NA
+                rows = torch.as_tensor(frame.to_numpy(dtype=np.float64, copy=True, na_value=np.nan))
+            except (TypeError, ValueError):
+                raise ModelError(
+                    "model is a torch.nn.Module, which takes numbers, but X has text columns"
+                ) from None
+        if rows.is_floating_point():
+            rows = rows.to(like.dtype)
+        with lock, torch.no_grad():
+            training = [module for module in model.modules() if module.training]
+            model.eval()
+            try:
+                return model(rows.to(like.device))
+            finally:
+                for module in training:  # one by one: parts of a model may be frozen
+                    module.training = True
+
+    return predict
+
+
+def _xgboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
+    import xgboost
+
+    objective = json.loads(model.save_config())["learner"]["objective"]["name"]
+    if objective in ("multi:softmax", "binary:hinge"):
+        raise ModelError(
+            f"model was trained with {objective} and returns labels: use multi:softprob or binary:logistic"
+        )
+
+    def predict(rows: Table) -> Any:
+        named = hasattr(rows, "columns")
+        names = None if named else model.feature_names
+        return model.predict(xgboost.DMatrix(rows, feature_names=names, enable_categorical=True))
+
+    scales: dict[str, Scale] = {"binary:logistic": "probability", "multi:softprob": "probabilities"}
+    return predict, scales.get(objective, "real")
+
+
+def _lightgbm_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
+    objective = str(model.dump_model(num_iteration=1).get("objective", "")).split(" ")[0]
+    scales: dict[str, Scale] = {"binary": "probability", "multiclass": "probabilities"}
+    return model.predict, scales.get(objective, "real")
+
+
+def _catboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
+    if str(model.get_all_params().get("loss_function")) in ("Logloss", "CrossEntropy", "MultiClass"):
+        return lambda rows: model.predict(rows, prediction_type="Probability"), "probabilities"
+    return model.predict, "real"
+
+
+def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]:
+    if isinstance(y, Tensor):
+        y = y.detach().cpu()
+        y = (y.double() if y.is_floating_point() else y).numpy()  # numpy has no bfloat16
+    if isinstance(y, list | tuple) and y and np.ndim(y[0]) >= 2:
+        raise ModelError(
+            f"model returned a {type(y).__name__} of {len(y)} arrays, one for each target: pass a function that "
+            "picks or joins them, such as lambda X: model.predict_proba(X)[0]"
+        )
+    if np.ma.is_masked(y):
+        raise ModelError("model returned a masked array, some of which is masked: return a number for each row")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        array = np.asarray(y)
+    if array.dtype.kind not in ("fiu" if integers_allowed else "f"):
+        what = f"{array.dtype} values" if array.ndim else f"a {type(y).__name__}"
+        raise ModelError(
+            f"model returned {what}, not floats: if they are class labels, pass a function that "
+            "returns probabilities or scores; if they are counts, turn them into floats"
+        )
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or len(array) != rows or array.shape[1] == 0:
+        raise ModelError(
+            f"model returned shape {np.shape(y)} for {rows} rows: expected ({rows},) or ({rows}, outputs)"
+        )
+    return np.array(array, dtype=np.float64, order="C")
+
+
+def _probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of logits (n, outputs): their softmax, or the sigmoid of a single one."""
+    if logits.shape[1] == 1:
+        return special.expit(logits)
+    return special.softmax(logits, axis=1)
+
+
+def _sum_to_one(y: Tensor) -> bool:
+    whole = torch.ones(len(y), dtype=y.dtype, device=y.device)
+    return y.shape[1] > 1 and bool((y >= 0).all()) and torch.allclose(y.sum(1), whole, atol=1e-4)
+
+
+def _output_names(model: Any, outputs: int) -> tuple[str, ...]:
+    try:
+        names = tuple(str(name) for name in model.classes_)
+    except (AttributeError, TypeError):
+        names = ()
+    return names if len(names) == outputs else tuple(f"output {k}" for k in range(outputs))

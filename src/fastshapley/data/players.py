@@ -1,0 +1,219 @@
+"""Players: what a coalition switches on or off.
+
+`Features`, `Groups` and `Superpixels` are what a user writes; bound to a table's columns, or to the size of images,
+each becomes a `Partition`, which is all that the rest of the library knows about players.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from fastshapley.data import one_hot
+from fastshapley.errors import InputError
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Every entry of an input belongs to one player.
+
+    ``owner`` holds the number of the player that owns each column, or each pixel, row by row. Of images, ``shape``
+    is (1, height, width), ``grid`` how the players lie, (rows, columns), if they are a grid, and ``fill`` what the
+    channels of a hidden pixel are.
+    """
+
+    names: tuple[str, ...]
+    owner: tuple[int, ...]
+    shape: tuple[int, ...] = ()
+    grid: tuple[int, int] | None = None
+    fill: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def mask(self, s: Tensor) -> Tensor:
+        """Coalitions (..., players) to the entries they show, (..., columns) or (..., 1, height, width).
+
+        >>> Partition(("a", "b"), (0, 1, 1)).mask(torch.tensor([False, True]))
+        tensor([False,  True,  True])
+        """
+        shown = s if self._one_to_one else s[..., self._index.to(s.device)]
+        return shown.unflatten(-1, self.shape) if self.shape else shown
+
+    def members(self, player: int) -> list[int]:
+        """The columns of one player."""
+        return [column for column, owner in enumerate(self.owner) if owner == player]
+
+    def filling(self, like: Tensor) -> Tensor:
+        """What hidden pixels show: (1, channels, 1, 1), for images (n, channels, height, width)."""
+        return torch.tensor(self.fill, dtype=like.dtype, device=like.device).reshape(1, -1, 1, 1)
+
+    @cached_property
+    def _one_to_one(self) -> bool:
+        return self.owner == tuple(range(len(self.names)))
+
+    @cached_property
+    def _index(self) -> Tensor:
+        return torch.tensor(self.owner)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Each column is a player."""
+
+    def bind(self, columns: Sequence[str]) -> Partition:
+        return Partition(tuple(columns), tuple(range(len(columns))))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Columns that enter and leave together: a mapping from a player's name to its columns.
+
+    Columns are given by name, or by position in an array. Columns that no group names stay players of
+    their own. Players come in the order of their first column.
+
+    >>> Groups({"job": ["job_clerk", "job_chef"]}).bind(["age", "job_clerk", "job_chef"]).names
+    ('age', 'job')
+    """
+
+    groups: Mapping[str, Sequence[str | int]]
+
+    @classmethod
+    def from_one_hot(cls, X: Any) -> Groups:
+        """The one-hot columns of a DataFrame, as `pandas.get_dummies` makes them, each category as one player.
+
+        These are columns of 0 and 1 whose names start alike, up to a separator, which is the player's name, and of
+        which every row has one, or at most one where a category was dropped or there are gaps. Flags that are
+        independent of each other are not, and rows must be enough to tell, some twenty at least.
+
+        >>> import pandas as pd
+        >>> X = pd.DataFrame({"age": range(24), "job": ["clerk", "chef", "nurse"] * 8})
+        >>> Groups.from_one_hot(pd.get_dummies(X))
+        Groups(groups={'job': ['job_chef', 'job_clerk', 'job_nurse']})
+        """
+        return cls(one_hot.recognised(*one_hot.columns_of(X), others=[str(key) for key in X.columns]))
+
+    @classmethod
+    def from_transformer(cls, transformer: Any) -> Groups:
+        """Each column that a fitted ColumnTransformer one-hot encodes as one player of the columns that it makes.
+
+        The transformer may also be a OneHotEncoder, or a Pipeline that ends in either. The groups are of the table
+        that it returns, by position.
+
+        >>> from sklearn.preprocessing import OneHotEncoder
+        >>> Groups.from_transformer(OneHotEncoder().fit([["clerk", "yes"], ["chef", "no"], ["nurse", "no"]]))
+        Groups(groups={'column 0': [0, 1, 2], 'column 1': [3, 4]})
+        """
+        return cls(one_hot.encoded(transformer))
+
+    def bind(self, columns: Sequence[str]) -> Partition:
+        if not isinstance(self.groups, Mapping):
+            raise InputError(f"players: Groups takes a mapping from names to columns, and got {self.groups!r}")
+        player_of: dict[int, str] = {}
+        for player, members in self.groups.items():
+            if not isinstance(player, str):
+                raise InputError(f"players: the group {player!r} needs a text as its name")
+            if np.ndim(members) != 1 or len(members) == 0:
+                raise InputError(f"players: group {player!r} must be a non-empty list of columns, got {members!r}")
+            for member in members:
+                column = self._position(player, member, columns)
+                if column in player_of:
+                    raise InputError(
+                        f"players: column {columns[column]!r} is in both {player_of[column]!r} and {player!r}"
+                    )
+                player_of[column] = player
+        names: list[str] = []
+        owner = []
+        for column, name in enumerate(columns):
+            player = player_of.get(column, name)
+            if column not in player_of and name in self.groups:
+                raise InputError(f"players: group {name!r} has the name of a column outside it; rename the group")
+            if player not in names:
+                names.append(player)
+            owner.append(names.index(player))
+        return Partition(tuple(names), tuple(owner))
+
+    def _position(self, player: str, member: str | int, columns: Sequence[str]) -> int:
+        if str(member) in columns:  # a number too: a frame's columns may be numbered
+            return list(columns).index(str(member))
+        if isinstance(member, int | np.integer) and 0 <= member < len(columns):
+            return int(member)
+        raise InputError(
+            f"players: group {player!r} names {member!r}, which is not a column; there are {list(columns)}"
+        )
+
+
+@dataclass(frozen=True)
+class Superpixels:
+    """Patches of an image that enter and leave together.
+
+    grid: how many patches an image has in each direction, one number or (rows, columns), which divide its height
+        and width; or
+    segmentation: an array (height, width) of whole numbers, the same for all images, with a number for each patch.
+    fill: what a hidden pixel is, one number or one a channel. Zero is the mean colour for a network that takes
+        standardised images.
+
+    >>> Superpixels(grid=2).bind_image((3, 4, 4)).owner
+    (0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3)
+    """
+
+    grid: int | tuple[int, int] | None = None
+    segmentation: Any = None
+    fill: float | Sequence[float] = 0.0
+
+    def bind_image(self, shape: Sequence[int]) -> Partition:
+        """The players of images of this shape, (channels, height, width)."""
+        channels, height, width = shape
+        fill = self._fill(channels)
+        if (self.grid is None) == (self.segmentation is None):
+            raise InputError(
+                "players: give Superpixels either a grid, such as Superpixels(grid=14), or a segmentation"
+            )
+        if self.segmentation is not None:
+            owner = _segments(self.segmentation, height, width)
+            names = tuple(f"segment {i}" for i in range(max(owner) + 1))
+            return Partition(names, owner, (1, height, width), None, fill)
+        grid = self.grid if isinstance(self.grid, tuple | list) else (self.grid, self.grid)
+        if len(grid) != 2 or not all(isinstance(g, int | np.integer) and g > 0 for g in grid):
+            raise InputError(f"players: grid is {self.grid!r}; use a whole number, or two, (rows, columns)")
+        rows, columns = int(grid[0]), int(grid[1])  # type: ignore[arg-type]
+        if height % rows or width % columns:
+            raise InputError(
+                f"players: a grid of {rows} x {columns} does not divide images of {height} x {width}; use one of "
+                f"{_divisors(height)} rows and {_divisors(width)} columns"
+            )
+        row = np.arange(height) // (height // rows)
+        column = np.arange(width) // (width // columns)
+        owner = tuple((row[:, None] * columns + column).ravel().tolist())
+        names = tuple(f"{i}, {j}" for i in range(rows) for j in range(columns))
+        return Partition(names, owner, (1, height, width), (rows, columns), fill)
+
+    def _fill(self, channels: int) -> tuple[float, ...]:
+        fill = np.asarray(self.fill, dtype=np.float64)
+        if fill.shape not in ((), (channels,)) or not np.isfinite(fill).all():
+            raise InputError(
+                f"players: fill is {self.fill!r}; use a number, or one for each of {channels} channels"
+            )
+        return tuple(np.broadcast_to(fill, (channels,)).tolist())
+
+
+def _segments(segmentation: ArrayLike, height: int, width: int) -> tuple[int, ...]:
+    """The segments' numbers from 0, without gaps, in the order of the numbers given."""
+    given = np.asarray(segmentation.cpu() if isinstance(segmentation, Tensor) else segmentation)
+    if given.shape != (height, width) or given.dtype.kind not in "iu":
+        raise InputError(
+            f"players: segmentation has shape {given.shape} and dtype {given.dtype}; give whole numbers of shape "
+            f"({height}, {width}), one for each pixel, the same for all images"
+        )
+    return tuple(np.unique(given, return_inverse=True)[1].ravel().tolist())
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(2, number + 1) if number % d == 0]

@@ -1,0 +1,1 @@
+"""Image classifiers with published weights, to try explanations on."""

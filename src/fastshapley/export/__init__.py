@@ -1,0 +1,1 @@
+"""A fitted explainer outside of Python objects: the file format and ONNX graphs."""

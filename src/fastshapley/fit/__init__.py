@@ -1,0 +1,1 @@
+"""Fitting an explainer: setup, game, network, error bars, report."""

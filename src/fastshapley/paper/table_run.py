@@ -1,0 +1,181 @@
+"""`fastshapley paper tabular`: everything that the paper shows for tables, with both recipes side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastshapley import metrics
+from fastshapley.paper import printed
+from fastshapley.paper import table_figures as figures
+from fastshapley.paper import table_page as page
+from fastshapley.paper.pool import compute_all
+from fastshapley.paper.store import Store
+from fastshapley.paper.table_experiments import (
+    ESTIMATORS,
+    FULL,
+    QUICK,
+    Arm,
+    Curve,
+    Experiments,
+    Explainer,
+    Game,
+    Normalize,
+    Piece,
+    revision,
+)
+from fastshapley.paper.table_settings import TABLES
+from fastshapley.support.atomic_files import write_text
+from fastshapley.version import __version__
+
+ARMS: tuple[Arm, ...] = ("paper", "default")
+NORMALIZE: tuple[Normalize, ...] = ("always", "inference", "never")
+PENALTIES = (0.0, 0.1)
+
+
+def run(
+    output: Path,
+    *,
+    tables: Sequence[str] = tuple(TABLES),
+    quick: bool = False,
+    store: Path,
+    workers: int | None = None,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Run the experiments and write ``tabular.json``, figures and ``tabular.md`` to ``output``.
+
+    A file ``tabular-notes.md`` there becomes part of the page.
+
+    What is in ``store`` is not computed again. ``workers`` is the number of processes, by default one a processor.
+    """
+    experiments = Experiments(Store(store), QUICK if quick else FULL)
+    stages = pieces(tables, experiments.scale.samples)
+    compute_all(experiments, stages, "tabular", workers or os.cpu_count() or 1, progress=progress)
+    found = results(experiments, tables)
+    command = " ".join(["fastshapley paper tabular", *(["--only", *tables] if set(tables) != set(TABLES) else [])])
+    found = {"command": command + " --quick" * quick, "version": __version__, "made_by": revision(), **found}
+    text = json.dumps(found, indent=1) + "\n"
+    write_text(output / "tabular.json", text)
+    drawn = figures.draw(found, output)
+    notes = output / "tabular-notes.md"
+    write_text(output / "tabular.md", page.page(found, drawn, notes.read_text() if notes.exists() else None))
+    return found
+
+
+def pieces(tables: Sequence[str], samples: Sequence[int]) -> tuple[list[Game], list[Piece]]:
+    """All that the experiments need: first the games with the truth, then what builds on them."""
+    games = [Game(table) for table in tables]
+    if "marketing" in tables:
+        games += [Game("marketing", "marginal"), Game("marketing", "baseline")]
+    rest: list[Piece] = [Explainer(game, arm) for game in games for arm in ARMS]
+    rest += [Curve(game, name) for game in games for name in ESTIMATORS]
+    rest += [explainer for table in tables for _, explainer in by_samples(table, samples)]
+    rest += [explainer for table in tables for arm in ARMS for explainer in ablation(table, arm)]
+    # without normalisation it is the network that is normalised at inference only
+    rest = [
+        replace(p, normalize="inference") if isinstance(p, Explainer) and p.normalize == "never" else p
+        for p in rest
+    ]
+    return games, list(dict.fromkeys(rest))
+
+
+def by_samples(table: str, samples: Sequence[int]) -> Iterator[tuple[int, Explainer]]:
+    """The paper's recipe by coalitions a row, in pairs, of which the fewest are two, and not."""
+    for paired in (True, False):
+        for count in samples:
+            count = max(2, count) if paired else count
+            yield count, Explainer(Game(table), "paper", samples=count, paired=paired)
+
+
+def ablation(table: str, arm: Arm) -> Iterator[Explainer]:
+    """A recipe by normalisation and penalty."""
+    for normalize in NORMALIZE:
+        for penalty in PENALTIES:
+            yield Explainer(Game(table), arm, normalize=normalize, penalty=penalty)
+
+
+def results(experiments: Experiments, tables: Sequence[str]) -> dict[str, Any]:
+    """Every number, with half the width of its 95 % interval over test rows."""
+    games, _ = pieces(tables, experiments.scale.samples)
+    return {
+        "scale": asdict(experiments.scale),
+        "games": [_game(experiments, game) for game in games],
+        "samples": {
+            table: [
+                {"samples": count, "paired": explainer.paired, **_explainer(experiments, explainer)}
+                for count, explainer in by_samples(table, experiments.scale.samples)
+            ]
+            for table in tables
+        },
+        "ablation": {
+            table: [
+                {
+                    "recipe": arm,
+                    "normalize": explainer.normalize,
+                    "penalty": explainer.penalty,
+                    **_explainer(experiments, explainer),
+                    "printed": printed.ABLATION.get((table, explainer.normalize, explainer.penalty)),
+                }
+                for arm in ARMS
+                for explainer in ablation(table, arm)
+            ]
+            for table in tables
+        },
+    }
+
+
+def _game(experiments: Experiments, game: Game) -> dict[str, Any]:
+    """Both recipes, every estimator, and how many evaluations it takes to match them."""
+    truth = experiments.truth(game)
+    explainers = {arm: _explainer(experiments, Explainer(game, arm)) for arm in ARMS}
+    curves, needed = {}, {}
+    for name in ESTIMATORS:
+        curve = experiments.curve(Curve(game, name))
+        budgets, means = curve["budgets"].tolist(), curve["l2"].mean(1).tolist()
+        intervals = [metrics.interval(row) for row in curve["l2"]]
+        curves[name] = {"evaluations": budgets, "l2": means, "l2_interval": intervals}
+        needed[name] = {arm: _needed(budgets, means, found["l2"]) for arm, found in explainers.items()}
+    found = {
+        "table": game.table,
+        "game": game.kind,
+        "players": int(truth["values"].shape[1]),
+        "rows": len(truth["values"]),
+        "truth_error": float(np.sqrt(np.square(truth["stderr"]).sum((1, 2))).mean()),
+        "printed": printed.L2[game.table, game.kind],
+        "explainers": explainers,
+        "estimators": curves,
+        "evaluations_to_match": needed,
+        "printed_evaluations": printed.EVALUATIONS[game.table, game.kind],
+    }
+    if game.kind == "surrogate":
+        surrogate = experiments.surrogate(game.table)
+        found["surrogate"] = {"loss": float(surrogate["loss"]), "printed": printed.SURROGATE_LOSS[game.table]}
+    return found
+
+
+def _explainer(experiments: Experiments, explainer: Explainer) -> dict[str, Any]:
+    found, truth = experiments.explainer(explainer), experiments.truth(explainer.game)["values"]
+    values: NDArray[np.float64] = found["values"]
+    l1, l2 = metrics.l1(values, truth), metrics.l2(values, truth)
+    return {
+        "l2": float(l2.mean()),
+        "l2_interval": metrics.interval(l2),
+        "l1": float(l1.mean()),
+        "l1_interval": metrics.interval(l1),
+        "relative_squared_error": metrics.relative_squared_error(values, truth),
+        "sign_agreement": metrics.sign_agreement(values, truth),
+        "epochs": len(found["losses"]) - 1,
+    }
+
+
+def _needed(budgets: Sequence[float], errors: Sequence[float], target: float) -> float | None:
+    """Evaluations to be as close as ``target``; None, since JSON has no infinity, if more than were tried."""
+    needed = metrics.evaluations_to_match(budgets, errors, target)
+    return needed if np.isfinite(needed) else None

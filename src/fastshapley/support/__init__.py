@@ -1,0 +1,1 @@
+"""Small helpers that know nothing about Shapley values: atomic files, optional packages."""

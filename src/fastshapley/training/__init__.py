@@ -1,0 +1,1 @@
+"""The training loop, runs and checkpoints, processes that train together, and recipes."""

@@ -1,0 +1,112 @@
+"""Unfinished work on disk: a run that is killed goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
+
+from fastshapley.errors import TrainingError
+from fastshapley.support.atomic_files import write_atomically, write_text
+
+
+def fingerprint(*parts: Any) -> str:
+    """A hash of tensors and of anything with a stable ``repr``."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.detach().cpu().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
+
+
+def stable_text(value: Any) -> str:
+    """A setting as text that is the same in every process, and different for different settings."""
+    if isinstance(value, nn.Module):
+        return str(value) + fingerprint(*value.state_dict().values())
+    if isinstance(value, BaseEstimator):
+        return type(value).__name__ + str({k: stable_text(v) for k, v in value.get_params(deep=False).items()})
+    if isinstance(value, pd.DataFrame):
+        return fingerprint(pd.util.hash_pandas_object(value).tolist())
+    if is_dataclass(value):
+        return type(value).__name__ + str({f.name: stable_text(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, np.ndarray | Tensor):
+        return fingerprint(str(value.dtype), value.tolist())
+    text = str(value)
+    return type(value).__name__ if " at 0x" in text else text
+
+
+class Checkpoint:
+    """Named states in a directory, or nowhere if it is None. Loading one never executes it."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+        self.directory = None if directory is None else Path(directory)
+
+    def claim(self, key: str, seed: int) -> int:
+        """Tie the directory to one run and return that run's seed; another run's directory is refused."""
+        if self.directory is None:
+            return seed
+        path = self.directory / "run.json"
+        if path.exists():
+            try:
+                run = json.loads(path.read_text())
+                known, seed = run["key"], int(run["seed"])
+            except (ValueError, KeyError, TypeError):
+                raise TrainingError(f"checkpoint {self.directory}: run.json cannot be read; delete it") from None
+            if known != key:
+                raise self.refusal()
+            return seed
+        write_text(path, json.dumps({"key": key, "seed": seed}))
+        return seed
+
+    def of_share(self, name: str, key: str) -> Checkpoint:
+        """A directory in this one, for what is made of a share of the rows; what is of another share is deleted."""
+        if self.directory is None:
+            return self
+        own = Checkpoint(self.directory / name)
+        try:
+            own.claim(key, 0)
+        except TrainingError:
+            shutil.rmtree(self.directory / name)
+            own.claim(key, 0)
+        return own
+
+    def claim_outputs(self, y: Tensor) -> None:
+        """Tie the directory to a model, by its outputs for some rows: up to rounding, which threads may change."""
+        known = self.load("model")
+        if known is None:
+            self.save("model", {"y": y.cpu()})
+        elif known["y"].shape != y.shape or not torch.allclose(known["y"], y.cpu(), rtol=1e-4, atol=1e-6):
+            raise self.refusal()
+
+    def refusal(self) -> TrainingError:
+        """What to say to another run."""
+        return TrainingError(
+            f"checkpoint {self.directory} belongs to a run with other data, another model or other settings: "
+            "choose another directory, or delete this one"
+        )
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """The state saved under ``name``, or None."""
+        if self.directory is None or not (path := self.directory / f"{name}.pt").exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True)
+        except Exception as error:
+            raise TrainingError(
+                f"checkpoint {path} cannot be read ({error}): delete it to redo that part"
+            ) from error
+        return state
+
+    def save(self, name: str, state: dict[str, Any]) -> None:
+        if self.directory is not None:
+            write_atomically(self.directory / f"{name}.pt", lambda path: torch.save(state, path))

@@ -1,0 +1,548 @@
+"""Other explanations of images: closed forms, and captum called by hand."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fastshapley import FastSHAP, Recipe, Superpixels, Training, UNet
+from fastshapley.baselines import (
+    CXPlain,
+    deep_shap,
+    grad_cam,
+    integrated_gradients,
+    kernel_shap,
+    kernel_shap_s,
+    random_ranking,
+    smooth_grad,
+)
+from fastshapley.baselines.inclusion_curves import removal_curves
+from fastshapley.errors import InputError
+from fastshapley.estimators import exact
+from fastshapley.players import Partition
+from fastshapley.training.loop import Run
+from fastshapley.value_functions import Baseline
+
+captum = pytest.importorskip("captum.attr")
+
+GRID = Superpixels(grid=(2, 4))
+SEGMENTS = Superpixels(segmentation=np.random.default_rng(0).integers(0, 5, size=(8, 8)))
+PLAYERS = {"grid": GRID, "segments": SEGMENTS}
+Array = NDArray[np.float64]
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def some_images(count: int = 3, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def seeded(make: Callable[[], Network], seed: int = 0) -> Network:
+    with Run(seed).isolated("a test's weights"):
+        return make().eval()
+
+
+def linear(outputs: int = 2) -> nn.Sequential:
+    """A model that is linear in the pixels, without a constant."""
+    return seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, outputs, bias=False)))
+
+
+def deep(activation: Callable[[], nn.Module] = nn.ReLU, pool: nn.Module | None = None) -> nn.Sequential:
+    """A small convolutional classifier of three classes; every activation is a module of its own."""
+    return seeded(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1),
+            activation(),
+            pool or nn.MaxPool2d(2),
+            nn.Conv2d(6, 8, 3, padding=1),
+            activation(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 3),
+        )
+    )
+
+
+def summed(pixels: Tensor, players: Superpixels) -> Array:
+    """Pixels' values (n, channels, height, width) summed within players, where they lie, one player at a time."""
+    partition = players.bind_image((3, 8, 8))
+    flat = pixels.detach().double().sum(1).flatten(1).numpy()
+    owner = np.array(partition.owner)
+    values = np.stack([flat[:, owner == player].sum(1) for player in range(len(partition))], axis=1)
+    return values if partition.grid is None else values.reshape(len(values), *partition.grid)
+
+
+def weights(network: nn.Sequential) -> Tensor:
+    """Of a linear model, (outputs, channels, height, width)."""
+    layer = network[1]
+    assert isinstance(layer, nn.Linear)
+    return layer.weight.detach().unflatten(1, (3, 8, 8))
+
+
+def additive(network: nn.Sequential, x: Tensor, players: Superpixels) -> Array:
+    """What each player adds to a linear model: (n, rows, columns, outputs) or (n, players, outputs)."""
+    return np.stack([summed(weight * x, players) for weight in weights(network)], axis=-1)
+
+
+@pytest.mark.parametrize("players", PLAYERS.values(), ids=PLAYERS)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_values_of_a_linear_model(players: Superpixels, outputs: int) -> None:
+    """Integrated gradients, DeepSHAP and KernelSHAP are all what a player's pixels add."""
+    network, x = linear(outputs), some_images()
+    truth = additive(network, x, players)
+    np.testing.assert_allclose(integrated_gradients(network, x, players, steps=5), truth, rtol=1e-4, atol=1e-5)
+    for background in (torch.zeros(1, 3, 8, 8), torch.zeros(4, 3, 8, 8)):
+        np.testing.assert_allclose(deep_shap(network, x, players, background), truth, rtol=1e-4, atol=1e-5)
+    values = kernel_shap(network, x, players, budget=200, logits=False, link="identity")
+    np.testing.assert_allclose(values, truth, rtol=1e-4, atol=1e-5)
+    # a filled pixel is where the path starts, and the background what is subtracted
+    shifted = Superpixels(players.grid, players.segmentation, fill=[0.5, -1.0, 2.0])
+    fill = torch.tensor([0.5, -1.0, 2.0]).reshape(1, 3, 1, 1)
+    truth = additive(network, x - fill, shifted)
+    np.testing.assert_allclose(integrated_gradients(network, x, shifted), truth, rtol=1e-4, atol=1e-5)
+    values = kernel_shap(network, x, shifted, budget=200, logits=False, link="identity")
+    np.testing.assert_allclose(values, truth, rtol=1e-4, atol=1e-5)
+    others = some_images(5, seed=1)
+    truth = additive(network, x - others.mean(0), players)
+    np.testing.assert_allclose(deep_shap(network, x, players, others, batch_size=7), truth, rtol=1e-4, atol=1e-5)
+
+
+def test_kernel_shap_explains_log_odds_of_logits() -> None:
+    network, x = linear(1), some_images()
+    np.testing.assert_allclose(
+        kernel_shap(network, x, GRID, budget=200), additive(network, x, GRID), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("players", PLAYERS.values(), ids=PLAYERS)
+def test_smooth_gradients_of_a_linear_model_are_its_weights(players: Superpixels) -> None:
+    network, x = linear(), some_images()
+    for absolute in (True, False):
+        weight = weights(network).abs() if absolute else weights(network)
+        truth = np.moveaxis(summed(weight, players), 0, -1)
+        values = smooth_grad(network, x, players, samples=3, absolute=absolute)
+        np.testing.assert_allclose(values, np.broadcast_to(truth, values.shape), rtol=1e-4, atol=1e-5)
+
+
+class Mapped(nn.Module):
+    """Convolution, global mean, linear: its class activation maps are known."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 5, 3, stride=stride, padding=1)
+        self.relu = nn.ReLU()
+        self.head = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.relu(self.conv(x)).mean((2, 3)))
+        return result
+
+    def activation_maps(self, x: Tensor) -> Tensor:
+        """(n, classes, h, w): the channels by the weights that the class gives to their means, above zero."""
+        made = self.relu(self.conv(x))
+        area = made.shape[2] * made.shape[3]
+        return torch.einsum("kc,nchw->nkhw", self.head.weight, made).relu().detach() / area
+
+
+def test_grad_cam_is_the_class_activation_map() -> None:
+    x = some_images()
+    network = seeded(lambda: Mapped(stride=1))
+    cam = network.activation_maps(x)
+    averaged = functional.avg_pool2d(cam, (4, 2)).movedim(1, -1).numpy()
+    values = grad_cam(network, x, GRID, batch_size=2)
+    assert values.shape == (3, 2, 4, 4)
+    np.testing.assert_allclose(values, averaged, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(grad_cam(network, x, GRID, layer="relu"), averaged, rtol=1e-4, atol=1e-7)
+    owner = np.array(SEGMENTS.bind_image((3, 8, 8)).owner)
+    flat = cam.flatten(2).numpy()
+    means = np.stack([flat[..., owner == player].mean(-1) for player in range(owner.max() + 1)], axis=1)
+    np.testing.assert_allclose(grad_cam(network, x, SEGMENTS), means, rtol=1e-4, atol=1e-7)
+    # maps that are coarser than the players are interpolated
+    network = seeded(lambda: Mapped(stride=2))
+    fine = functional.interpolate(network.activation_maps(x), (8, 8), mode="bilinear", align_corners=False)
+    np.testing.assert_allclose(
+        grad_cam(network, x, Superpixels(grid=8)), fine.movedim(1, -1).numpy(), rtol=1e-4, atol=1e-7
+    )
+
+
+def test_grad_cam_of_another_layer() -> None:
+    network, x = deep(), some_images()
+    coarse = captum.LayerGradCam(network, network[0]).attribute(x, target=2, relu_attributions=True)
+    expected = functional.avg_pool2d(coarse, (4, 2))[:, 0].detach().numpy()
+    np.testing.assert_allclose(grad_cam(network, x, GRID, layer="0")[..., 2], expected, rtol=1e-4, atol=1e-7)
+    for layer, message in (("9", "layer is '9', which the network does not have"), ("6", "does not make maps")):
+        with pytest.raises(InputError, match=message):
+            grad_cam(network, x, GRID, layer=layer)
+    with pytest.raises(InputError, match="no layer that makes maps"):
+        grad_cam(linear(), x, GRID)
+
+
+def test_the_same_as_captum_called_by_hand() -> None:
+    network, x, target = deep(), some_images(4), torch.tensor([0, 2, 1, 2])
+    classes = target.numpy()
+    pixels = captum.IntegratedGradients(network).attribute(x, 0 * x, target=target, n_steps=20)
+    values = integrated_gradients(network, x, GRID, steps=20, classes=classes, batch_size=3)
+    np.testing.assert_allclose(values, summed(pixels, GRID), rtol=1e-4, atol=1e-6)
+    others = some_images(5, seed=1)
+    for pool in (nn.AvgPool2d(2), nn.Sequential(nn.Conv2d(6, 6, 1), nn.MaxPool2d(2))):  # where captum is right
+        pooled = deep(pool=pool)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pixels = captum.DeepLiftShap(pooled).attribute(x, others, target=target)
+        values = deep_shap(pooled, x, SEGMENTS, others, classes=classes, batch_size=10)
+        np.testing.assert_allclose(values, summed(pixels, SEGMENTS), rtol=1e-4, atol=1e-6)
+    # captum has one deviation of the noise for all images
+    image, width = x[:1], float(x[0].max() - x[0].min())
+    with Run(3).isolated("smooth grad"):
+        method = captum.NoiseTunnel(captum.Saliency(network))
+        pixels = method.attribute(
+            image, nt_samples=6, nt_samples_batch_size=1, stdevs=0.2 * width, target=1, abs=False
+        )
+    values = smooth_grad(network, image, GRID, samples=6, noise=0.2, classes=[1], random_state=3)
+    np.testing.assert_allclose(values, summed(pixels.abs(), GRID), rtol=1e-3, atol=1e-5)
+
+
+def test_noise_follows_the_range_of_each_image() -> None:
+    """An image's values do not change with a neighbour that has other colours."""
+    network = deep()
+    dark, bright = some_images(1), 20 * some_images(1, seed=1)
+    alone = smooth_grad(network, dark, GRID, samples=200, noise=0.1)
+    beside = smooth_grad(network, torch.cat([dark, bright]), GRID, samples=200, noise=0.1)[:1]
+    np.testing.assert_allclose(alone, beside, rtol=0.1, atol=0.05 * float(np.abs(alone).max()))
+
+
+class Hidden(nn.Module):
+    """An activation that is not seen from outside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.silu(4 * x)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "in place": lambda: nn.ReLU6(inplace=True),
+    "silu": nn.SiLU,
+    "prelu": nn.PReLU,
+}
+POOLS = {"tiles": nn.MaxPool2d(2), "overlapping": nn.MaxPool2d(3, stride=2, padding=1), "mean": nn.AvgPool2d(2)}
+
+
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_sums_are_complete(
+    activation: Callable[[], nn.Module], pool: nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, x, others = deep(activation, pool), 3 * some_images(), some_images(4, seed=1)
+    with torch.no_grad():
+        full, null, filled = network(x).numpy(), network(others).mean(0).numpy(), network(0 * x).numpy()
+    with caplog.at_level(logging.WARNING):
+        values = deep_shap(network, x, GRID, others)
+    np.testing.assert_allclose(values.sum((1, 2)), full - null, rtol=1e-4, atol=1e-5)
+    assert not caplog.records
+    values = integrated_gradients(network, x, SEGMENTS, steps=200)
+    np.testing.assert_allclose(values.sum(1), full - filled, atol=2e-2 * float(np.abs(full - filled).max()))
+
+
+def test_an_activation_that_is_not_known_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        deep_shap(deep(Hidden), some_images(), GRID, some_images(4, seed=1))
+    assert "has an activation that is no module" in caplog.text
+
+
+METHODS: dict[str, Callable[..., Array]] = {
+    "grad_cam": grad_cam,
+    "integrated_gradients": lambda network, X, players, **rest: integrated_gradients(
+        network, X, players, steps=4, **rest
+    ),
+    "deep_shap": lambda network, X, players, **rest: deep_shap(network, X, players, some_images(2, seed=1), **rest),
+    "smooth_grad": lambda network, X, players, **rest: smooth_grad(network, X, players, samples=2, **rest),
+    "kernel_shap": lambda network, X, players, **rest: kernel_shap(network, X, players, budget=60, **rest),
+    "random_ranking": lambda network, X, players, **rest: random_ranking(X, players, 3, **rest),
+}
+SEEDED = ("smooth_grad", "kernel_shap", "random_ranking")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_shapes_and_inputs(name: str) -> None:
+    """One class or all, on a grid or segments, from tensors and arrays, whichever way players are given."""
+    method, network, x = METHODS[name], deep(), some_images()
+    before = torch.get_rng_state()
+    values = method(network, x, GRID)
+    assert values.shape == (3, 2, 4, 3)
+    assert values.dtype == np.float64
+    assert torch.equal(before, torch.get_rng_state())
+    np.testing.assert_array_equal(values, method(network, x.numpy(), GRID.bind_image((3, 8, 8))))
+    classes = np.array([2, 0, 1])
+    chosen = method(network, x, GRID, classes=classes)
+    assert chosen.shape == (3, 2, 4)
+    if name != "smooth_grad":  # whose noise is drawn anew for each class
+        np.testing.assert_allclose(chosen, values[np.arange(3), ..., classes], rtol=1e-5, atol=1e-8)
+    assert method(network, x, SEGMENTS).shape == (3, 5, 3)
+    assert method(network, x, SEGMENTS, classes=torch.tensor(classes)).shape == (3, 5)
+    if name in SEEDED:
+        assert (values != method(network, x, GRID, random_state=1)).any()
+    # and the curves take them as they are
+    curves = removal_curves(lambda images: network(images).softmax(1), x, chosen, GRID, classes)
+    assert curves.inclusion.agreement.auc.shape == (3,)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "random_ranking"])
+def test_the_network_is_left_as_it_was(name: str) -> None:
+    network = deep(lambda: nn.ReLU(inplace=True))
+    network.insert(1, nn.BatchNorm2d(6))
+    network.train()
+    network[0].eval()
+    network[0].requires_grad_(False)
+    state = copy.deepcopy(network.state_dict())
+    modes = [module.training for module in network.modules()]
+    values = METHODS[name](network, some_images(), GRID)
+    assert [module.training for module in network.modules()] == modes
+    assert all(torch.equal(value, state[key]) for key, value in network.state_dict().items())
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert [p.requires_grad for p in network.parameters()] == [False] * 2 + [True] * 6
+    for module in network.modules():
+        assert not {**module._forward_hooks, **module._forward_pre_hooks, **module._backward_hooks}
+    np.testing.assert_allclose(METHODS[name](network.eval(), some_images(), GRID), values, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bad_input(name: str) -> None:
+    method, network, x = METHODS[name], deep(), some_images()
+    for X, players, classes, message in [
+        (x[0], GRID, None, "X has shape"),
+        (x, Superpixels(grid=3), None, "does not divide"),
+        (x, GRID.bind_image((3, 4, 4)), None, "players are those of images of shape"),
+        (x, GRID, [0, 1], r"classes has shape \(2,\)"),
+        (x, GRID, [0.0, 1.0, 2.0], "whole number for each image"),
+        (x, GRID, [0, 1, 3], "numbered from 0 to 2"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            method(network, X, players, classes=classes)
+    if name in ("kernel_shap", "random_ranking"):
+        return
+    with pytest.raises(InputError, match="network is a function: gradients need a torch"):
+        method(lambda images: images, x, GRID)
+    with pytest.raises(InputError, match="network returned shape"):
+        method(nn.Identity(), x, GRID)
+
+
+def test_an_output_without_an_axis() -> None:
+    network = linear(1)
+    x = some_images()
+    flat = nn.Sequential(network, nn.Flatten(0))
+    np.testing.assert_array_equal(integrated_gradients(flat, x, GRID), integrated_gradients(network, x, GRID))
+    values = deep_shap(flat, x, GRID, 0 * x[:1], batch_size=4)
+    np.testing.assert_allclose(values, additive(network, x, GRID), rtol=1e-4, atol=1e-5)
+
+
+def test_kernel_shap_estimates_the_baseline_game() -> None:
+    network, x = deep(), some_images()
+    players = Superpixels(grid=2, fill=0.3)
+    seen: list[int] = []
+
+    def counted(images: Tensor) -> Tensor:
+        seen.append(len(images))
+        with torch.no_grad():
+            result: Tensor = network(images)
+        return result
+
+    values = kernel_shap(counted, x, players)
+    filled = players.bind_image((3, 8, 8))
+
+    class Game:
+        players, outputs = 4, 3
+
+        def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+            shown = torch.where(filled.mask(s), x[:, None], filled.filling(x))
+            with torch.no_grad():
+                return network(shown.flatten(0, 1)).double().softmax(1).logit().unflatten(0, s.shape[:2])
+
+    truth = exact(Game(), x).values.reshape(3, 2, 2, 3)
+    scale = float(np.abs(truth).max())
+    np.testing.assert_allclose(values.sum((1, 2)), truth.sum((1, 2)), atol=1e-4 * scale)
+    # 1028 pairs: errors of about 1 / sqrt(1028) of what is not additive
+    np.testing.assert_allclose(values, truth, atol=0.05 * scale)
+    assert sum(seen) < 3 * 16 + 16  # a coalition that comes again is not evaluated again
+    np.testing.assert_array_equal(values, kernel_shap(counted, x, players, random_state=0))
+    with pytest.raises(InputError, match="budget is 10"):
+        kernel_shap(counted, x, players, budget=10)
+    with pytest.raises(InputError, match="outputs are not probabilities"):
+        kernel_shap(counted, x, players, logits=False)
+
+
+def test_kernel_shap_s_runs_on_the_explainers_game() -> None:
+    """On an explainer of the baseline game it is kernel_shap."""
+    network, x = deep(), some_images(8)
+    quick = Recipe(surrogate=(), explainer=Training(steps=2), coalitions=2, validation_coalitions=2)
+    explainer = FastSHAP(
+        network,
+        players=GRID,
+        value_function=Baseline(),
+        logits=True,
+        link="logit",
+        recipe=quick,
+        random_state=0,
+        progress=False,
+    )
+    with pytest.raises(NotFittedError):
+        kernel_shap_s(explainer, x)
+    explainer.fit(x)
+    values = kernel_shap_s(explainer, x[:3], budget=100, random_state=5)
+    assert values.shape == explainer.shap_values(x[:3]).shape == (3, 2, 4, 3)
+    np.testing.assert_allclose(values, kernel_shap(network, x[:3], GRID, budget=100, random_state=5), atol=1e-6)
+    chosen = kernel_shap_s(explainer, x[:3], budget=100, random_state=5, classes=[0, 1, 2])
+    np.testing.assert_array_equal(chosen, values[np.arange(3), ..., [0, 1, 2]])
+    assert kernel_shap_s(explainer, x[:1]).shape == (1, 2, 4, 3)
+    with pytest.raises(InputError, match="explainer is a Sequential: pass a fitted FastSHAP"):
+        kernel_shap_s(network, x)  # type: ignore[arg-type]
+
+
+def test_random_values_are_uniform() -> None:
+    values = random_ranking(some_images(200), Superpixels(grid=4), outputs=3)
+    assert values.shape == (200, 4, 4, 3)
+    assert 0 <= values.min() < 0.01 < 0.99 < values.max() < 1
+    assert abs(values.mean() - 0.5) < 4 * np.sqrt(1 / 12 / values.size)
+
+
+class Spotter(nn.Module):
+    """Class 1 if a patch of 2 x 2 pixels is bright: a classifier whose one important player moves about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 2, stride=2)
+        with torch.no_grad():
+            self.conv.weight.fill_(0.25)
+            self.conv.bias.copy_(torch.tensor([-0.5, 0.5]))  # type: ignore[union-attr]
+
+    def forward(self, x: Tensor) -> Tensor:
+        bright = self.conv(x)[:, 0].relu().flatten(1).sum(1)
+        return torch.stack([torch.zeros_like(bright), 12 * bright - 3], dim=1)
+
+
+def spots(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Dark images with one bright patch, and which patch that is."""
+    generator = torch.Generator().manual_seed(seed)
+    patch = torch.randint(16, (count,), generator=generator)
+    bright = functional.one_hot(patch, 16).float().reshape(-1, 1, 4, 4)
+    x = bright.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    return x + 0.1 * torch.rand(count, 1, 8, 8, generator=generator), patch
+
+
+@pytest.mark.parametrize("explainer", [None, UNet(width=8), nn.Conv2d(1, 1, 2, stride=2)], ids=str)
+def test_cxplain_finds_the_one_important_player(explainer: Any) -> None:
+    training = Training(steps=200, learning_rate=2e-2, schedule="cosine")
+    method = CXPlain(Spotter(), Superpixels(grid=4), explainer=explainer, training=training, progress=False)
+    before = torch.get_rng_state()
+    method.fit(spots(300)[0])
+    assert torch.equal(before, torch.get_rng_state())
+    x, patch = spots(50, seed=1)
+    values = method.explain(x)
+    assert values.shape == (50, 4, 4)
+    np.testing.assert_allclose(values.sum((1, 2)), 1, rtol=1e-5)
+    assert (values.reshape(50, 16).argmax(1) == patch.numpy()).all()
+    assert min(method.losses_) < 0.5 * method.losses_[0]
+    np.testing.assert_array_equal(values, method(x.numpy()))
+
+
+def fitted_by_hand(network: nn.Module, x: Tensor, labels: Tensor, players: Partition) -> Tensor:
+    """The distribution over players that CXPlain learns, one player at a time."""
+    losses = []
+    with torch.no_grad():
+        full = functional.cross_entropy(network(x), labels, reduction="none")
+        for player in range(len(players)):
+            s = torch.ones(len(players), dtype=torch.bool)
+            s[player] = False
+            shown = torch.where(players.mask(s), x, players.filling(x))
+            losses.append(functional.cross_entropy(network(shown), labels, reduction="none") - full)
+    rise = torch.stack(losses, dim=1).clamp(min=1e-7)
+    return rise / rise.sum(1, keepdim=True)
+
+
+class Free(nn.Module):
+    """Values that are the same for each image, and can be anything."""
+
+    def __init__(self, players: int) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.zeros(players))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.values.expand(len(x), -1)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["predicted", "labels"])
+def test_cxplain_learns_the_rise_of_the_loss(given: bool) -> None:
+    """Values free of the image are fitted best by the mean of the images' distributions."""
+    network, x = deep(), some_images(12)
+    players = Superpixels(segmentation=SEGMENTS.segmentation, fill=0.2)
+    labels = torch.arange(12) % 3 if given else network(x).argmax(1)
+    method = CXPlain(
+        network,
+        players,
+        explainer=Free(5),
+        training=Training(steps=400, batch_size=12, learning_rate=0.1, schedule="cosine"),
+        progress=False,
+    )
+    values = method.fit(x, labels if given else None, x, labels if given else None).explain(x[:2])
+    expected = fitted_by_hand(network, x, labels, players.bind_image((3, 8, 8))).mean(0)
+    assert values.shape == (2, 5)
+    np.testing.assert_allclose(values, expected.expand(2, -1), atol=2e-3)
+
+
+def test_cxplain_uses_as_many_images_as_it_may() -> None:
+    seen: list[int] = []
+
+    def counted(images: NDArray[np.float32]) -> NDArray[np.float32]:
+        seen.append(len(images))
+        with torch.no_grad():
+            return Spotter()(torch.from_numpy(images)).softmax(1).numpy()
+
+    x = spots(40)[0].numpy()
+    method = CXPlain(
+        counted, Superpixels(grid=4), logits=False, training=Training(steps=2), rows=10, progress=False
+    )
+    first = method.fit(x)(x)
+    trial = 32 + 1  # images on which a model is tried out, and the filled one
+    assert sum(seen) == trial + 10 * (1 + 1 + 16)  # predicted, in full, and without each player
+    np.testing.assert_array_equal(first, method.fit(x)(x))
+    method.random_state = 1
+    assert (method.fit(x)(x) != first).any()
+
+
+def test_cxplain_with_bad_input() -> None:
+    x = spots(10)[0]
+    players = Superpixels(grid=4)
+    with pytest.raises(NotFittedError, match="call fit"):
+        CXPlain(Spotter(), players).explain(x)
+    for network, options, arguments, message in [
+        (Spotter(), {"rows": 0}, {}, "rows is 0"),
+        (Spotter(), {}, {"labels_val": [0]}, "labels_val is given without X_val"),
+        (Spotter(), {}, {"X_val": x[:0]}, "X_val has no rows"),
+        (Spotter(), {}, {"X_val": x[:, :, :4]}, "X_val has images of shape"),
+        (Spotter(), {}, {"labels": [0, 1]}, "labels has shape"),
+        (Spotter(), {}, {"X_val": x[:2], "labels_val": [0, 2]}, "labels_val are from 0 to 2"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), {}, {}, "a single output"),
+        (Spotter(), {"logits": False}, {}, "outputs are not probabilities"),
+        (Spotter(), {"explainer": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, {}, r"expected \(\d+, 16\)"),
+    ]:
+        method = CXPlain(network, players, training=Training(steps=1), progress=False, **options)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=message):
+            method.fit(x, **arguments)  # type: ignore[arg-type]
+
+
+def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    with pytest.raises(
+        ImportError, match=r"this needs captum: install it with pip install 'fastshapley\[images\]'"
+    ):
+        grad_cam(deep(), some_images(), GRID)

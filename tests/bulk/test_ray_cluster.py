@@ -1,0 +1,323 @@
+"""A Ray cluster on this machine: the same values as without it, and nothing lost with a worker or a driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import Exported
+from numpy.typing import NDArray
+from problems import QUICK, explainer, numbers
+
+from fastshapley import FastSHAP, Training
+from fastshapley.cli import main
+from fastshapley.errors import InputError, ModelError, PartError, TrainingError
+
+pytest.importorskip("pyarrow", reason="needs the bulk extra")
+ray = pytest.importorskip("ray", reason="needs the ray extra")
+pytest.importorskip("ray.data", reason="needs the ray extra")
+import pyarrow as pa  # noqa: E402
+import pyarrow.dataset as ds  # noqa: E402
+
+from fastshapley import distributed  # noqa: E402
+
+# of Ray's own making, at its start and end
+pytestmark = [pytest.mark.filterwarnings("default::" + kind) for kind in ("FutureWarning", "ResourceWarning")]
+pytestmark.append(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+pytestmark.append(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+PATIENCE = 300.0  # seconds, for what must happen at last on a busy machine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """Four processors, on paper."""
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find the tests
+    yield
+    ray.shutdown()
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
+def parts_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def table_of(folder: Path) -> pa.Table:
+    return ds.dataset(folder).to_table()
+
+
+@pytest.fixture(scope="module")
+def files(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """People in three files, with a number each."""
+    folder = tmp_path_factory.mktemp("files")
+    X = exported.X.assign(number=np.arange(len(exported.X)))
+    for place in range(3):
+        X.iloc[place * 100 : (place + 1) * 100].to_parquet(folder / f"{place}.parquet", index=False)
+    return folder
+
+
+def test_files_give_the_same_bits_as_on_one_machine(exported: Exported, files: Path, tmp_path: Path) -> None:
+    exported.explainer.explain_to(files, tmp_path / "here")
+    found = distributed.explain_to(exported.explainer, files, tmp_path / "there", workers=2)
+    assert (found.rows, found.parts, found.kept) == (300, 3, 0)
+    assert table_of(tmp_path / "there").equals(table_of(tmp_path / "here"))
+    again = distributed.explain_to(exported.explainer, files, tmp_path / "there", workers=2)
+    assert (again.rows, again.parts, again.kept) == (0, 0, 3)
+
+
+def test_a_dataset_is_explained_when_it_is_asked_for(exported: Exported) -> None:
+    X = exported.X.assign(number=np.arange(len(exported.X)))
+    dataset = ray.data.from_arrow([pa.Table.from_pandas(part) for part in (X[:150], X[150:])])
+    outputs = list(exported.explainer.output_names_)[1:]
+    found = distributed.explain(dataset, exported.explainer, outputs=outputs, workers=2)
+    frame = found.to_pandas().sort_values("number")
+    assert list(frame["number"]) == list(range(len(X)))
+    expected = exported.explainer(exported.X)
+    np.testing.assert_array_equal(frame["shap_age"], expected.values[:, 0, 1].astype(np.float32))
+    np.testing.assert_array_equal(frame["base_value"], expected.base_values[:, 1].astype(np.float32))
+
+
+def test_a_dataset_must_have_the_columns(exported: Exported) -> None:
+    with pytest.raises(InputError, match=r"dataset lacks the column 'age' \(renamed to 'Age'\?\)"):
+        distributed.explain(ray.data.from_pandas(exported.X.rename(columns={"age": "Age"})), exported.explainer)
+    with pytest.raises(InputError, match=r"keys \['nobody'\]"):
+        distributed.explain(ray.data.from_pandas(exported.X), exported.explainer, keys=["nobody"])
+    with pytest.raises(InputError, match=r"dataset is a DataFrame"):
+        distributed.explain(exported.X, exported.explainer)
+
+
+class Slow:
+    """A model that takes its time, and says who it is."""
+
+    def __init__(self, note: Path, seconds: float = 0.05) -> None:
+        self.note, self.seconds = note, seconds
+
+    def __call__(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        time.sleep(self.seconds)
+        (self.note / f"{os.getpid()}").touch()
+        return rows @ np.arange(1.0, rows.shape[1] + 1)
+
+    def pids(self) -> list[int]:
+        """Of those that were called, but for this process."""
+        return [int(path.name) for path in self.note.iterdir() if int(path.name) != os.getpid()]
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Slow, FastSHAP]:
+    """A model whose own game is explained, so that each part takes a moment."""
+    model = Slow(tmp_path_factory.mktemp("pids"), seconds=0.0)
+    fitted = explainer(model, value_function="baseline", recipe=QUICK).fit(numbers(200))
+    model.seconds = 0.05
+    return model, fitted
+
+
+@pytest.fixture(scope="module")
+def many_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.parquet"
+    frame = pd.DataFrame(numbers(2000, seed=1), columns=[f"x{j}" for j in range(4)])
+    frame.assign(number=np.arange(2000)).to_parquet(path, index=False, row_group_size=50)
+    return path
+
+
+def test_a_worker_that_is_killed_is_replaced(slow: tuple[Slow, FastSHAP], many_parts: Path, tmp_path: Path) -> None:
+    model, fitted = slow
+    fitted.explain_to(many_parts, tmp_path / "here", part_rows=50)
+    for path in model.note.iterdir():
+        path.unlink()
+    killed = []
+
+    def kill() -> None:
+        until(lambda: len(parts_of(tmp_path / "there")) >= 3)
+        killed.extend(model.pids()[:1])
+        os.kill(killed[0], signal.SIGKILL)
+
+    hand = threading.Thread(target=kill)
+    hand.start()
+    found = distributed.explain_to(fitted, many_parts, tmp_path / "there", part_rows=50, workers=2)
+    hand.join()
+    assert killed
+    assert found.parts == 40
+    assert table_of(tmp_path / "there").equals(table_of(tmp_path / "here"))
+    assert not list((tmp_path / "there").glob("_0*"))  # what the killed one had begun
+
+
+def test_a_killed_driver_is_taken_up_where_it_was(
+    slow: tuple[Slow, FastSHAP], many_parts: Path, tmp_path: Path
+) -> None:
+    _, fitted = slow
+    fitted.explain_to(many_parts, tmp_path / "here", part_rows=50)
+    (tmp_path / "explainer.pkl").write_bytes(ray.cloudpickle.dumps(fitted))
+    script = f"""
+        import pickle, sys
+        sys.path[:0] = {[str(Path(__file__).parents[1])]!r}
+        from fastshapley import distributed
+        explainer = pickle.load(open({str(tmp_path / "explainer.pkl")!r}, "rb"))
+        rows, output = {str(many_parts)!r}, {str(tmp_path / "out")!r}
+        distributed.explain_to(explainer, rows, output, part_rows=50, workers=2)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    until(lambda: len(parts_of(tmp_path / "out")) >= 3 or driver.poll() is not None)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    time.sleep(1.0)  # what its workers had at hand is done, or lost with them
+    before = {path: path.stat().st_mtime_ns for path in parts_of(tmp_path / "out")}
+    assert 3 <= len(before) < 40
+    found = distributed.explain_to(fitted, many_parts, tmp_path / "out", part_rows=50, workers=2)
+    assert 0 < found.parts <= 37
+    kept = sum(path.stat().st_mtime_ns == time for path, time in before.items())
+    assert kept >= found.kept
+    table = table_of(tmp_path / "out")
+    assert table["number"].to_pylist() == list(range(2000))
+    assert table.equals(table_of(tmp_path / "here"))
+
+
+def test_a_part_that_cannot_be_read_is_named(exported: Exported, files: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for path in files.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    data = bytearray((folder / "1.parquet").read_bytes())
+    data[20:400] = bytes(380)  # pages, not what tells where they are
+    (folder / "1.parquet").write_bytes(data)
+    with pytest.raises(PartError, match=r"1\.parquet, row groups 0 to 1"):
+        distributed.explain_to(exported.explainer, folder, tmp_path / "out", workers=1)
+
+
+def test_an_address_that_does_not_answer_is_told(exported: Exported, files: Path, tmp_path: Path) -> None:
+    script = f"""
+        from fastshapley.cli import main
+        raise SystemExit(main(["explain", {str(exported.saved)!r}, {str(files)!r}, "-o", {str(tmp_path / "out")!r},
+                               "--ray", "127.0.0.1:9", "--quiet"]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 1
+    assert "no Ray cluster at '127.0.0.1:9'" in done.stderr.strip().splitlines()[-1]
+
+
+def test_the_command_uses_the_cluster(
+    exported: Exported, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = str(tmp_path / "out")
+    assert (
+        main(["explain", str(exported.saved), str(files), "-o", output, "--ray", "--workers", "2", "--quiet"]) == 0
+    )
+    assert "300 rows explained in 3 parts" in capsys.readouterr().out
+    exported.explainer.explain_to(files, tmp_path / "here")
+    assert table_of(tmp_path / "out").equals(table_of(tmp_path / "here"))
+
+
+def linear(rows: Any) -> NDArray[np.float64]:
+    return np.asarray(rows) @ np.array([1.0, -2.0, 3.0, 0.5]) + np.asarray(rows)[:, 0] * np.asarray(rows)[:, 1]
+
+
+def frame_of(rows: int, seed: int = 0) -> pd.DataFrame:
+    return pd.DataFrame(numbers(rows, seed=seed), columns=list("abcd"))
+
+
+def accuracy(fitted: FastSHAP, rows: pd.DataFrame) -> NDArray[np.float64]:
+    """The logarithms of how far values are from those of their game, and the game from the model."""
+    values, found = fitted.estimate(rows).values[..., 0], fitted(rows)
+    gaps = found.values.sum(1) + found.base_values - linear(rows)
+    return np.log([np.square(found.values - values).sum(1).mean(), np.square(gaps).mean()])
+
+
+def test_training_is_as_accurate_as_on_one_machine() -> None:
+    X, rows = frame_of(2000), frame_of(256, seed=1)
+    seeds = 6
+    here = np.array([accuracy(explainer(linear, recipe=QUICK, random_state=k).fit(X), rows) for k in range(seeds)])
+    dataset = ray.data.from_pandas([X[:700], X[700:1100], X[1100:]])
+    there = explainer(linear, recipe=QUICK).fit(dataset, scaling=2)
+    assert list(there.feature_names_in_) == list("abcd")
+    assert there.report_ is not None
+    spread = here.std(0, ddof=1) * np.sqrt(1 + 1 / seeds)
+    # as one more seed would be, within 6.9 standard errors: 99.9 % for a spread known from six
+    assert (np.abs(accuracy(there, rows) - here.mean(0)) < 6.87 * spread).all()
+
+
+def test_a_fit_survives_the_death_of_a_worker(tmp_path: Path) -> None:
+    (tmp_path / "pids").mkdir()
+    model = Slow(tmp_path / "pids", seconds=0.0)
+    kept = tmp_path / "checkpoint" / "fit"
+    surrogate = kept / "surrogate.pt"
+    trained: list[int] = []
+
+    def kill() -> None:
+        until((kept / "scale.pt").exists)  # the explainer's training begins: the surrogate's is over
+        trained.append(surrogate.stat().st_mtime_ns)
+        os.kill(model.pids()[0], signal.SIGKILL)
+
+    long = replace(QUICK, explainer=Training(steps=1500, batch_size=32))
+    hand = threading.Thread(target=kill)
+    hand.start()
+    fitted = explainer(model, recipe=long).fit(
+        ray.data.from_pandas(frame_of(600)), scaling=2, checkpoint=tmp_path / "checkpoint"
+    )
+    hand.join()
+    assert surrogate.stat().st_mtime_ns == trained[0]  # it was not trained anew
+    assert fitted.report_ is not None
+    assert fitted.report_.relative_squared_error < 0.2
+
+
+def test_a_model_that_fails_is_told_and_not_tried_for_long() -> None:
+    def broken(rows: Any) -> Any:
+        raise KeyError("no such column")
+
+    with pytest.raises(TrainingError, match=r"model failed on .* KeyError: 'no such column'"):
+        explainer(broken, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), scaling=2)
+
+
+def test_scaling_must_make_sense() -> None:
+    with pytest.raises(InputError, match=r"scaling is 2, but X is no ray.data.Dataset"):
+        explainer(linear, recipe=QUICK).fit(frame_of(100), scaling=2)
+    with pytest.raises(InputError, match=r"scaling is 'two'"):
+        explainer(linear, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), scaling="two")
+    with pytest.raises(InputError, match=r"X_val is a DataFrame"):
+        explainer(linear, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), X_val=frame_of(10), scaling=2)
+
+
+def test_a_slow_model_is_called_by_all(tmp_path: Path) -> None:
+    model = Slow(tmp_path, seconds=0.01)
+    shared = distributed.spread(model, workers=2)
+    rows = numbers(101)
+    np.testing.assert_array_equal(shared(rows), model(rows))
+    assert len(model.pids()) == 2
+    os.kill(model.pids()[0], signal.SIGKILL)
+    np.testing.assert_array_equal(shared(rows[:1]), model(rows[:1]))
+    np.testing.assert_array_equal(shared(rows), model(rows))
+    fitted = explainer(shared, value_function="baseline", recipe=QUICK).fit(rows)
+    expected = (rows[:3] - rows.mean(0)) * np.arange(1.0, 5.0)
+    np.testing.assert_allclose(fitted.estimate(rows[:3]).values[..., 0].sum(1), expected.sum(1), atol=2.0)
+
+
+def test_a_slow_model_that_fails_is_told() -> None:
+    def broken(rows: Any) -> Any:
+        raise KeyError("no such column")
+
+    with pytest.raises(ModelError, match=r"no such column"):
+        distributed.spread(broken, workers=1)(numbers(3))
+    with pytest.raises(ModelError, match=r"model is a int"):
+        distributed.spread(3)

@@ -1,0 +1,277 @@
+"""Explainers in files."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from games import Additive
+from problems import QUICK, explainer, numbers, people
+from safetensors import safe_open
+from safetensors.torch import save_file
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from torch import nn
+
+from fastshapley import FastSHAP, Groups
+from fastshapley.errors import FileFormatError, InputError, ModelError
+from fastshapley.networks import Perceptron, PlayerPerceptron
+from fastshapley.value_functions import Baseline, Marginal, Surrogate
+
+
+def score(frame: pd.DataFrame) -> Any:
+    return (frame["job"] == "chef").to_numpy() + frame["age"].to_numpy() / 50
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return people()[0]
+
+
+@pytest.fixture(scope="module")
+def saved(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> tuple[FastSHAP, Path]:
+    path = tmp_path_factory.mktemp("files") / "people.fastshap"
+    fitted = explainer(score).fit(frame)
+    fitted.save(path)
+    return fitted, path
+
+
+def test_explains_bit_identically_in_a_fresh_process(
+    saved: tuple[FastSHAP, Path], frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    fitted, path = saved
+    frame.to_pickle(tmp_path / "frame.pkl")
+    script = (
+        "import sys, numpy as np, pandas as pd, torch; from fastshapley import FastSHAP; torch.set_num_threads(1);"
+        "np.save(sys.argv[3], FastSHAP.load(sys.argv[1]).shap_values(pd.read_pickle(sys.argv[2])))"
+    )
+    files = [str(path), str(tmp_path / "frame.pkl"), str(tmp_path / "values.npy")]
+    subprocess.run([sys.executable, "-c", script, *files], check=True)
+    assert np.load(files[2]).tobytes() == fitted.shap_values(frame).tobytes()
+
+
+def test_everything_else_comes_back_too(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
+    fitted, path = saved
+    state = torch.get_rng_state()
+    loaded = FastSHAP.load(path)
+    assert torch.equal(state, torch.get_rng_state())
+    assert loaded.report_ == fitted.report_
+    assert loaded.recipe == fitted.recipe
+    assert list(loaded.feature_names_in_) == list(fitted.feature_names_in_)
+    assert loaded.output_names_ == fitted.output_names_
+    np.testing.assert_array_equal(loaded.estimate(frame[:4]).values, fitted.estimate(frame[:4]).values)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"value_function": Marginal(20)},
+        {"value_function": Baseline()},
+        {"link": "logit"},
+        {"normalize": "never"},
+        {"players": Groups({"pair": [0, 2]})},
+        {"recipe": "paper"},
+    ],
+    ids=str,
+)
+def test_every_kind_of_game(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    import problems
+
+    from fastshapley.training import recipes
+
+    short = dataclasses.replace(problems.QUICK, targets=None)
+    monkeypatch.setattr(recipes, "paper", lambda: short)
+    X = numbers()
+    model = LogisticRegression().fit(X, X[:, 0] > 0)
+    fitted = explainer(model, **options).fit(X)
+    fitted.save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file", model=model)
+    assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
+    assert loaded.player_names_ == fitted.player_names_
+    assert loaded.normalize == fitted.normalize
+    refitted = FastSHAP(**{**loaded.get_params(deep=False), "progress": False, "random_state": 0}).fit(X)
+    assert refitted.shap_values(X).shape == fitted.shap_values(X).shape
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("players", [None, Groups({"work": ["job", "income"]})], ids=["columns", "groups"])
+@pytest.mark.parametrize("own_units", [0, 3])
+def test_every_kind_of_body(
+    frame: pd.DataFrame, tmp_path: Path, own_units: int, players: Groups | None, classes: int
+) -> None:
+    """On a table with categories and gaps; of two classes, one is learnt."""
+
+    def model(rows: pd.DataFrame) -> Any:
+        odds = np.stack([np.ones(len(rows)), np.exp(score(rows)), np.exp(-score(rows))], axis=1)[:, :classes]
+        return score(rows) if classes == 1 else odds / odds.sum(1, keepdims=True)
+
+    recipe = replace(QUICK, own_units=own_units)
+    fitted = explainer(model, players=players, recipe=recipe).fit(frame)
+    assert type(fitted.network_.body) is (PlayerPerceptron if own_units else Perceptron)
+    assert fitted.network_.classes == {1: "free", 2: "mirror", 3: "zero-sum"}[classes]
+    fitted.save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file")
+    assert type(loaded.network_.body) is type(fitted.network_.body)
+    assert loaded.network_.body.config == fitted.network_.body.config
+    assert loaded.recipe == recipe
+    assert loaded.shap_values(frame).tobytes() == fitted.shap_values(frame).tobytes()
+
+
+def test_a_file_from_before_own_units(saved: tuple[FastSHAP, Path], frame: pd.DataFrame, tmp_path: Path) -> None:
+    """Its recipe does not mention them, and its body is a plain perceptron."""
+    fitted, path = saved
+    with safe_open(path, framework="pt") as file:
+        config = json.loads(file.metadata()["fastshapley"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no dict)
+    del config["recipe"]["own_units"]
+    save_file(tensors, tmp_path / "old", {"fastshapley": json.dumps(config)})
+    loaded = FastSHAP.load(tmp_path / "old")
+    assert loaded.recipe == fitted.recipe
+    assert loaded.shap_values(frame).tobytes() == fitted.shap_values(frame).tobytes()
+
+
+def test_a_game_that_calls_the_model_asks_for_it(tmp_path: Path) -> None:
+    X = numbers()
+    model = LinearRegression().fit(X, X[:, 0])
+    explainer(model, value_function="marginal").fit(X).save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file")
+    with pytest.raises(ModelError, match=r"marginal .*load\(path, model=model\)"):
+        loaded(X)
+
+
+@pytest.mark.parametrize("value_function", ["marginal", "baseline"])
+def test_a_game_that_calls_the_model_asks_for_it_to_be_learnt_from(value_function: str, tmp_path: Path) -> None:
+    X = numbers()
+    model = LinearRegression().fit(X, X[:, 0])
+    explainer(model, value_function=value_function).fit(X).save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file").set_params(progress=False)
+    with pytest.raises(ValueError, match="model is None: pass the model to explain"):
+        loaded.fit(X)
+
+
+def test_networks_of_the_users_are_asked_for(tmp_path: Path) -> None:
+    X = numbers()
+    surrogate = Surrogate(nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1)))
+    fitted = explainer(lambda rows: rows[:, 0], network=nn.Linear(4, 4), value_function=surrogate).fit(X)
+    fitted.save(tmp_path / "file")
+    with pytest.raises(FileFormatError, match="pass it as network="):
+        FastSHAP.load(tmp_path / "file")
+    bodies: dict[str, Any] = {
+        "network": nn.Linear(4, 4),
+        "value_function": nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1)),
+    }
+    loaded = FastSHAP.load(tmp_path / "file", **bodies)
+    assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
+
+
+def test_games_of_the_users_are_asked_for(tmp_path: Path) -> None:
+    X = numbers(columns=3)
+    game = Additive(players=3)
+    fitted = explainer(None, value_function=game).fit(X)
+    fitted.save(tmp_path / "file")
+    with pytest.raises(FileFormatError, match="pass it as value_function="):
+        FastSHAP.load(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file", value_function=game)
+    assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_file_cut_short(saved: tuple[FastSHAP, Path], tmp_path: Path, share: float) -> None:
+    data = saved[1].read_bytes()
+    (tmp_path / "cut").write_bytes(data[: int(share * len(data))])
+    with pytest.raises(FileFormatError, match="cut short"):
+        FastSHAP.load(tmp_path / "cut")
+
+
+def test_files_of_another_kind(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(FileFormatError, match="is a safetensors file, but not one"):
+        FastSHAP.load(tmp_path / "other.safetensors")
+    (tmp_path / "model.pkl").write_bytes(b"\x80\x04K\x01.")
+    with pytest.raises(FileFormatError, match="not an explainer file"):
+        FastSHAP.load(tmp_path / "model.pkl")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        FastSHAP.load(tmp_path / "absent")
+
+
+def test_a_newer_format(saved: tuple[FastSHAP, Path], tmp_path: Path) -> None:
+    config = json.dumps({"format": 99, "version": "9.0"})
+    save_file({"a": torch.zeros(1)}, tmp_path / "new", {"fastshapley": config})
+    with pytest.raises(FileFormatError, match=r"fastshapley 9.0 in format 99.*upgrade"):
+        FastSHAP.load(tmp_path / "new")
+
+
+def test_a_save_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
+    X = pd.DataFrame({"a": [1.0, 2, 3, 4, 5], "b": pd.cut(pd.Series([1, 2, 3, 4, 5]), 2)})
+    fitted = explainer(lambda rows: rows["a"].to_numpy()).fit(X)
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(InputError, match="column 'b' has a name or categories that cannot be saved"):
+        fitted.save(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_fitted_again_it_learns_another_model(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
+    """Not the game in the file, which is of the old one."""
+
+    def other(rows: pd.DataFrame) -> Any:
+        return rows["age"].to_numpy() / 10
+
+    loaded = FastSHAP.load(saved[1]).set_params(model=other, recipe=QUICK, progress=False).fit(frame)
+    fresh = explainer(other).fit(frame)
+    assert loaded.value_function == "surrogate"
+    np.testing.assert_array_equal(loaded.shap_values(frame[:20]), fresh.shap_values(frame[:20]))
+
+
+def test_the_seed_is_in_the_file(saved: tuple[FastSHAP, Path]) -> None:
+    assert FastSHAP.load(saved[1]).random_state == saved[0].random_state == 0
+
+
+class Dribble(io.BytesIO):
+    """A pipe, which gives a little at a time."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(min(1000, size) if size is not None and size > 0 else size)
+
+
+def test_a_stream_that_gives_a_little_at_a_time(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
+    loaded = FastSHAP.load(Dribble(saved[1].read_bytes()))
+    np.testing.assert_array_equal(loaded.shap_values(frame[:5]), saved[0].shap_values(frame[:5]))
+
+
+@pytest.mark.parametrize("end", [2**62, 10**20, "4", None])
+def test_a_header_that_promises_too_much(end: Any) -> None:
+    header = json.dumps({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, end]}}).encode()
+    with pytest.raises(FileFormatError, match="cut short, damaged"):
+        FastSHAP.load(io.BytesIO(len(header).to_bytes(8, "little") + header))
+
+
+def test_players_are_those_of_the_fit_after_loading(tmp_path: Path) -> None:
+    """Columns that are numbered otherwise than they stand, and a group of one."""
+    X = pd.DataFrame(numbers(100, 4), columns=[3, 2, 1, 0])
+
+    def model(rows: pd.DataFrame) -> Any:
+        return rows.to_numpy()[:, 0]
+
+    fitted = explainer(model, players=Groups({"pair": [3, 2], "alone": [1]})).fit(X)
+    fitted.set_params(random_state=np.int64(7)).save(tmp_path / "it")
+    loaded = FastSHAP.load(tmp_path / "it", model)
+    assert loaded.random_state == 7
+    assert loaded.players == Groups({"pair": ["3", "2"], "alone": ["1"]})
+    again = loaded.set_params(recipe=QUICK, progress=False).fit(X)
+    assert again.partition_ == fitted.partition_
+
+
+def test_a_graph_is_no_explainer(tmp_path: Path) -> None:
+    (tmp_path / "it.onnx").write_bytes(b"\x08\x08\x12\x07pytorch" * 20)
+    with pytest.raises(FileFormatError, match=r"it\.onnx is a graph, for serve and page"):
+        FastSHAP.load(tmp_path / "it.onnx")

@@ -1,0 +1,520 @@
+"""What an explainer learns from: how much of it, what it is worth, and that nothing is done twice."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from games import Additive, Moebius
+from problems import QUICK, numbers
+from torch import Tensor
+
+from fastshapley import Targets, Training
+from fastshapley.coalitions import enumerate_coalitions, kernel_sizes
+from fastshapley.data.model_adapter import ModelFunction
+from fastshapley.data.table_schema import Schema
+from fastshapley.fit.targets import Lesson, prepare_examination, prepare_lesson
+from fastshapley.objective import coalition_loss
+from fastshapley.players import Features
+from fastshapley.training.checkpoint import Checkpoint
+from fastshapley.training.loop import Clock, Run
+from fastshapley.training.process_group import Team
+from fastshapley.training.recipes import Recipe
+from fastshapley.value_functions import Marginal, Problem, Surrogate, ValueFunction
+from fastshapley.value_functions.background_sampling import Thin, thinning
+
+RUN = Run(seed=0)
+PACE = 1e-6
+NOBODY = torch.Generator()  # where a loss has nothing to draw
+
+
+class Counting(Moebius):
+    """A game that counts the coalitions it is asked for, and notes on which threads; it may break off."""
+
+    calls = 0
+    most = 1 << 40
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        if self.calls >= self.most:
+            raise KeyboardInterrupt
+        self.calls += s[..., 0].numel()
+        self.threads = getattr(self, "threads", set()) | {threading.get_ident()}
+        return super().__call__(x, s)
+
+
+def counting(players: int, outputs: int = 1) -> Counting:
+    game = Moebius.random(players, outputs=outputs, terms=3 * players)
+    return Counting(game.members, game.dividends)
+
+
+def recipe(**options: Any) -> Recipe:
+    return replace(QUICK, targets=Targets(**{"coalitions": 8, "evaluations": 100_000, "rows": 1000, **options}))
+
+
+def unthinned(game: ValueFunction) -> Thin:
+    """The game itself, whatever is asked for."""
+    return lambda rows, generator: game
+
+
+def lesson(
+    game: ValueFunction,
+    x: Tensor,
+    recipe: Recipe,
+    run: Run = RUN,
+    *,
+    thin: Thin | None = None,
+    scale: Tensor | None = None,
+    pace: float = PACE,
+) -> Lesson:
+    scale = torch.ones(game.outputs, dtype=torch.float64) if scale is None else scale
+    owner = list(range(x.shape[1]))
+    thin = unthinned(game) if thin is None else thin
+    return prepare_lesson(thin, x, scale, pace, recipe, run, [False] * x.shape[1], owner)
+
+
+def loss_of(found: Lesson, phi: Tensor) -> Tensor:
+    return found.loss(phi.float(), (torch.arange(len(phi)), found.x), NOBODY)
+
+
+def expected_loss(game: Moebius, x: Tensor, phi: Tensor) -> Tensor:
+    """The paper's loss of each row over all coalitions, weighted by the Shapley kernel."""
+    s = enumerate_coalitions(game.players)[1:-1].expand(len(x), -1, -1)
+    sizes = s[0].sum(1)
+    share = kernel_sizes(game.players).double()[sizes - 1]
+    weight = share / torch.bincount(sizes)[sizes]
+    assert float(weight.sum()) == pytest.approx(1)
+    residual = game(x, s) - s.double() @ phi
+    return (weight[:, None] * residual.square()).sum(1).mean(1)
+
+
+# -- examinations
+
+
+def test_a_team_plans_by_one_pace() -> None:
+    class Unlike(Team):
+        """Of two processes, the other of which takes three seconds a row longer."""
+
+        def everyone(self, value: Any) -> list[Any]:
+            return [value, value + 3.0]
+
+    team = Unlike()
+    team.size = 2
+    game = counting(4)
+    exam = prepare_examination(unthinned(game), game.rows(50), recipe(), replace(RUN, team=team))
+    assert exam.pace == pytest.approx(1.5, abs=0.1)  # its own are microseconds
+
+
+def test_an_examination_has_pairs_of_coalitions_and_what_they_are_worth() -> None:
+    game = Additive(6, outputs=2)
+    x = game.rows(40)
+    exam = prepare_examination(unthinned(game), x, recipe(), RUN)
+    assert exam.s.shape == (40, 16, 6)
+    torch.testing.assert_close(exam.worth, (exam.x[:, None] * exam.s) @ game.weight)
+    torch.testing.assert_close(exam.total, exam.x @ game.weight)
+    assert exam.s.any(2).all()
+    assert not exam.s.all(2).any()
+    for row in exam.s:
+        drawn = sorted(s.tolist() for s in row)
+        assert drawn == sorted((~s).tolist() for s in row)
+    rows = {tuple(row) for row in exam.x.tolist()}
+    assert rows == {tuple(row) for row in x.tolist()}
+    assert exam.pace > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        (recipe(evaluations=10_000), 62),  # a tenth of the evaluations, in rows of 16
+        (recipe(evaluations=100), 1),
+        (recipe(evaluations=10**9), 200),
+        (replace(recipe(evaluations=10**9), validation_rows=50), 50),
+        (replace(QUICK, targets=None, validation_rows=70), 70),
+    ],
+    ids=["a tenth", "one at least", "all there are", "as many as asked for", "the paper's"],
+)
+def test_how_many_rows_an_examination_has(options: Recipe, rows: int) -> None:
+    game = Additive(5)
+    exam = prepare_examination(unthinned(game), game.rows(200), options, RUN)
+    assert len(exam.x) == len(exam.s) == len(exam.worth) == len(exam.total) == rows
+
+
+def marginal(background: int, columns: int = 4, seconds: float = 0.0) -> tuple[Marginal, Any, Tensor]:
+    """A game of an additive model, the model, and rows; a row takes so many seconds of the clock ``model.now``."""
+
+    class Model:
+        calls = 0
+        now = 0.0
+
+        def __call__(self, rows: Any) -> Any:
+            self.calls += len(rows)
+            self.now += seconds * len(rows)
+            return rows[:, 0] - 2 * rows[:, 1] + np.sin(rows[:, 2])
+
+    X = numbers(200, columns)
+    schema, model = Schema.of(X), Model()
+    x = schema.encode(X)
+    task = Problem(ModelFunction(model, schema, x[:10]), x, x, Features().bind(schema.names))
+    game = Marginal(background).fit(task, RUN)
+    model.calls = 0
+    return game, model, x
+
+
+def test_a_whole_marginal_games_examination_costs_its_background() -> None:
+    game, model, x = marginal(10)
+    exam = prepare_examination(unthinned(game), x, recipe(evaluations=32_000), RUN)
+    assert len(exam.x) == 20
+    assert model.calls <= 3200 + 20  # and whole rows
+
+
+def test_a_thinned_marginal_games_examination_costs_a_row_each() -> None:
+    game, model, x = marginal(10)
+    options = recipe(evaluations=32_000)
+    exam = prepare_examination(thinning(game, options.targets), x, options, RUN)
+    assert len(exam.x) == 200
+    assert model.calls == 200 * 16 + 200
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["thinned", "whole"])
+def test_the_pace_is_that_of_a_row_of_the_model(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    game, model, x = marginal(10, columns=12, seconds=1e-4)
+    options = recipe(evaluations=32_000)
+    thin = thinning(game, options.targets) if few else unthinned(game)
+    monkeypatch.setattr(time, "monotonic", lambda: model.now)
+    pace = prepare_examination(thin, x, options, RUN).pace
+    assert 0.8e-4 < pace < 1.2e-4  # whole rows beside; and a coalition that comes twice may be evaluated once
+
+
+class Ticking(Additive):
+    """Each coalition takes so many seconds of a clock that the test winds."""
+
+    now = 0.0
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(4)
+        self.seconds = seconds
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        self.now += self.seconds * s[..., 0].numel()
+        return super().__call__(x, s)
+
+
+@pytest.mark.parametrize("targets", [True, False])
+def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the recipe is the paper's. Its pace is that of the game."""
+    options = recipe(evaluations=10**9) if targets else replace(QUICK, targets=None)
+    lengths = []
+    for seconds in (1e-9, 1e-3, 1.0):
+        game = Ticking(seconds)
+        monkeypatch.setattr(time, "monotonic", lambda game=game: game.now)
+        exam = prepare_examination(unthinned(game), game.rows(400), options, RUN)
+        lengths.append(len(exam.s))
+        assert seconds <= exam.pace < 1.5 * seconds  # null and grand are evaluated beside the 16 coalitions
+    assert lengths[0] == 400
+    assert (400 > lengths[1] > lengths[2] > 0) if targets else lengths == [400] * 3
+
+
+def test_an_examination_is_kept_with_unfinished_work(tmp_path: Path) -> None:
+    game = counting(5)
+    x = game.rows(60)
+    first = prepare_examination(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
+    spent = game.calls
+    again = prepare_examination(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
+    assert game.calls == spent
+    assert again.pace == first.pace
+    for name in ("x", "total", "s", "worth"):
+        assert torch.equal(getattr(again, name), getattr(first, name))
+
+
+# -- lessons by targets
+
+
+def test_targets_of_all_coalitions_are_the_exact_values() -> None:
+    game = Moebius.random(6, outputs=2)
+    x = game.rows(600)
+    scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
+    found = lesson(game, x, recipe(coalitions=16, rows=600), scale=scale)
+    assert torch.equal(found.x, x)
+    truth = game.shapley(x) / scale
+    torch.testing.assert_close(found.total, truth.sum(1).float(), atol=1e-5, rtol=1e-5)
+    assert loss_of(found, truth) < 1e-9  # the least squares are solved in float32
+    step = torch.randn(truth.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert float(loss_of(found, truth + step)) == pytest.approx(float(step.square().mean()), rel=1e-4)
+    some = torch.tensor([5, 17, 5])
+    alone = found.loss((truth + step)[some].float(), (some, found.x[some]), NOBODY)
+    assert float(alone) == pytest.approx(float(step[some].square().mean()), rel=1e-4)
+
+
+def test_targets_are_the_values_and_unbiased_noise() -> None:
+    """The loss of the true values is the noise; that of shifted ones is more by the square of the shift."""
+    game = Moebius.random(12, terms=40, seed=1)
+    x = torch.ones(600, 40, dtype=torch.float64)
+    found = lesson(game, x, recipe(coalitions=16, evaluations=10**6, rows=600))
+    truth = game.shapley(x)
+    noise = float(loss_of(found, truth))
+    assert 0 < noise < 0.1 * float(truth.square().mean())
+    step = 0.5 * torch.randn(12, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    step -= step.mean()
+    more = float(loss_of(found, truth + step)) - noise - float(step.square().mean())
+    # the cross term: 600 independent rows, each with noise of this size in the direction of the step
+    assert abs(more) < 4 * 2 * (noise * float(step.square().mean()) / 600) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "most", "rows"),
+    [(10**6, 50, 700), (10**6, 1000, 1000), (40_000, 1000, 625)],  # of 64 coalitions each
+    ids=["all there are", "mixed ones beside", "fewer than there are"],
+)
+def test_how_many_rows_have_targets(evaluations: int, most: int, rows: int) -> None:
+    game = Moebius.random(6)
+    x = game.rows(700)
+    found = lesson(game, x, recipe(coalitions=16, evaluations=evaluations, rows=most))
+    assert len(found.x) == len(found.total) == rows
+    known = {tuple(row) for row in x.tolist()}
+    if rows > 700:
+        assert torch.equal(found.x[:700], x)
+        assert known.isdisjoint(tuple(row) for row in found.x[700:].tolist())
+    else:
+        assert {tuple(row) for row in found.x.tolist()} <= known
+    assert len(found.x.unique(dim=0)) == rows
+
+
+# -- lessons of a marginal game, thinned
+
+
+def additive_values(game: Marginal, x: Tensor) -> Tensor:
+    """The Shapley values of the additive model: each term less its mean over the background."""
+
+    def terms(x: Tensor) -> Tensor:
+        return torch.stack([x[:, 0], -2 * x[:, 1], x[:, 2].sin(), *torch.zeros_like(x.T[3:])], dim=1)[..., None]
+
+    return terms(x) - terms(game.rows_).mean(0)
+
+
+def thinned(game: Marginal, *, known: bool = True) -> Thin:
+    """A few background rows at a time, with or without the values of these."""
+    added = additive_values(game, game.rows_) if known else None
+    return thinning(game, Targets(), added)
+
+
+def test_where_there_are_few_coalitions_each_is_worth_more_background_rows() -> None:
+    """Of 4 players there are 16 coalitions; where 64 are asked for, each is evaluated with 4 background rows."""
+    game, model, x = marginal(10)
+    found = lesson(game, x, recipe(coalitions=16, evaluations=40_000), thin=thinned(game))
+    assert len(found.x) == 40_000 // 64
+    assert model.calls == len(found.x) * (14 * 4 + 1)  # null is known, grand is one call
+    assert float(loss_of(found, additive_values(game, found.x))) < 1e-9  # the background is known: no noise is left
+
+
+def test_of_many_players_each_coalition_has_a_background_row_of_its_own() -> None:
+    game, model, x = marginal(10, columns=10)
+    found = lesson(game, x, recipe(coalitions=8, evaluations=50_000), thin=thinned(game))
+    assert len(found.x) == 50_000 // 80
+    assert model.calls == len(found.x) * 81
+    assert float(loss_of(found, additive_values(game, found.x))) < 1e-5  # 40 pairs leave the ridge's trace
+
+
+def test_the_values_of_a_thinned_game_are_right_on_average() -> None:
+    """Without what background rows add, there is noise; the targets of a row repeated still have the right mean."""
+    game, _, x = marginal(10)
+    found = lesson(
+        game,
+        x[:1].expand(600, -1),
+        recipe(coalitions=4, evaluations=10**6, rows=600),
+        thin=thinned(game, known=False),
+    )
+    truth = additive_values(game, x[:1]).expand(600, -1, -1)
+    noise = float(loss_of(found, truth))
+    assert noise > 1e-3
+    for step in torch.eye(4, dtype=torch.float64)[:3, :, None] - torch.eye(4, dtype=torch.float64)[1:, :, None]:
+        more = float(loss_of(found, truth + step)) - noise - float(step.square().mean())
+        # the cross term: 600 independent rows, each with noise of at most this size in the direction of the step
+        assert abs(more) < 4 * 2 * (noise * float(step.square().mean()) / 600) ** 0.5
+
+
+def test_few_coalitions_of_a_thinned_game() -> None:
+    """The paper's loss, too, costs a row of the model for each coalition, and leaves an additive model no loss."""
+    game, model, x = marginal(10, columns=8)
+    found = lesson(game, x, recipe(coalitions=16, evaluations=6400), thin=thinned(game))
+    assert len(found.x) == 6400 // 32
+    assert model.calls == len(found.x) * 33
+    assert float(loss_of(found, additive_values(game, found.x))) < 1e-9
+
+
+# -- lessons by few coalitions
+
+
+@pytest.mark.parametrize("evaluations", [3200, 20_000])  # 100 rows; more than enough rows for targets, but of few
+def test_where_evaluations_are_dear_the_loss_is_the_papers(
+    evaluations: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    game = Moebius.random(10, terms=40, seed=1)
+    x = game.rows(2000)
+    with caplog.at_level("INFO"):
+        found = lesson(game, x, recipe(coalitions=16, evaluations=evaluations))
+    assert len(found.x) == evaluations // 32
+    assert f"evaluations are dear: {len(found.x)} rows with 32 coalitions each" in caplog.text
+    truth = game.shapley(found.x)
+    expected = expected_loss(game, found.x, truth)
+    alone = torch.stack(
+        [
+            found.loss(truth[row : row + 1].float(), (torch.tensor([row]), found.x[[row]]), NOBODY)
+            for row in range(len(truth))
+        ]
+    )
+    difference = alone.double() - expected
+    assert abs(float(difference.mean())) < 4 * float(difference.std()) / len(difference) ** 0.5
+    assert torch.equal(loss_of(found, truth), loss_of(found, truth))  # they are kept, not drawn anew
+
+
+def test_the_papers_recipe_draws_fresh_coalitions() -> None:
+    game = counting(6, outputs=3)
+    x = game.rows(100)
+    fresh = replace(QUICK, targets=None)
+    found = lesson(game, x, fresh)
+    assert torch.equal(found.x, x)
+    torch.testing.assert_close(found.total, game.shapley(x).sum(1).float(), atol=1e-4, rtol=1e-4)
+    phi, batch = game.shapley(x).float(), (torch.arange(100), x)
+    generator = torch.Generator().manual_seed(0)
+    first, second = found.loss(phi, batch, generator), found.loss(phi, batch, generator)
+    assert first != second
+    assert found.loss(phi, batch, torch.Generator().manual_seed(0)) == first
+    one = lesson(game, x, replace(fresh, outputs_per_step=1))
+    seen = {round(float(one.loss(phi * torch.tensor([0, 10, 1000.0]), batch, generator)), -1) for _ in range(20)}
+    assert len({len(str(int(value))) for value in seen}) == 3  # one of three outputs of different sizes at a time
+
+
+# -- time
+
+
+@pytest.mark.parametrize(
+    ("run", "seconds", "most"),
+    [(RUN, 2.0, 2000), (Run(0, clock=Clock(5.0)), 100.0, 2000), (Run(0, clock=Clock(0.0)), 100.0, 32)],
+    ids=["of the targets", "of the run", "none"],
+)
+def test_no_more_is_evaluated_than_there_is_time_for(run: Run, seconds: float, most: int) -> None:
+    """At a thousand evaluations a second; of the run's time, most is for learning."""
+    game = counting(10)
+    found = lesson(game, game.rows(300), recipe(evaluations=10**6, seconds=seconds), run, pace=1e-3)
+    assert game.calls <= most + 3 * len(found.x)  # null and grand
+    assert len(found.x) >= 1
+
+
+def test_unlimited_seconds() -> None:
+    game = counting(5)
+    found = lesson(game, game.rows(50), recipe(seconds=float("inf"), rows=600), pace=0.0)
+    assert len(found.x) == 600
+
+
+# -- blocks, threads, and unfinished work
+
+
+def processors(count: int, process: int) -> set[int]:
+    return set(range(count))
+
+
+def surrogate() -> tuple[Surrogate, Tensor]:
+    X = numbers(600, 5)
+    schema = Schema.of(X)
+    x = schema.encode(X)
+    model = ModelFunction(lambda rows: np.sin(rows[:, 0]) * rows[:, 1], schema, x[:10])
+    game = Surrogate(training=(Training(steps=20),)).fit(
+        Problem(model, x, x[:50], Features().bind(schema.names)), RUN
+    )
+    assert isinstance(game, Surrogate)
+    return game, x
+
+
+@pytest.mark.parametrize("evaluations", [50_000, 5000], ids=["targets", "few coalitions"])
+def test_threads_do_not_change_a_lesson(evaluations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    game, x = surrogate()
+    monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 500)
+    options = recipe(evaluations=evaluations, rows=600)
+    phi = torch.randn(10, 5, 1, generator=torch.Generator().manual_seed(0))
+    found, threads = [], []
+    forward = game.network_.forward
+    for count in (1, 4):
+        seen: set[int] = set()
+
+        def watched(x: Tensor, s: Tensor, seen: set[int] = seen) -> Tensor:
+            seen.add(threading.get_ident())
+            return forward(x, s)
+
+        monkeypatch.setattr(game.network_, "forward", watched)
+        monkeypatch.setattr(os, "sched_getaffinity", partial(processors, count), raising=False)
+        made = lesson(game, x, options)
+        found.append([made.x, made.total, loss_of(made, phi)])
+        threads.append(seen)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert threads[0] == {threading.get_ident()}
+    assert threading.get_ident() not in threads[1]
+
+
+def test_more_threads_do_more_in_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand evaluations a second on each thread; 32 for a row."""
+    game, x = surrogate()
+    rows = []
+    for count in (1, 4):
+        monkeypatch.setattr(os, "sched_getaffinity", partial(processors, count), raising=False)
+        rows.append(len(lesson(game, x, recipe(evaluations=10**6, seconds=2.0), pace=1e-3).x))
+    assert rows == [2000 // 32, 8000 // 32]
+
+
+def test_a_game_of_the_users_is_called_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 500)
+    monkeypatch.setattr(os, "sched_getaffinity", partial(processors, 4), raising=False)
+    game = counting(5)
+    lesson(game, game.rows(50), recipe())
+    assert game.threads == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("evaluations", [50_000, 5000], ids=["targets", "few coalitions"])
+def test_an_interrupted_lesson_goes_on_where_it_was(
+    evaluations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 500)
+    options = recipe(coalitions=16, evaluations=evaluations)
+    game = counting(6)
+    x = game.rows(300)
+    whole = lesson(game, x, options)
+    spent, game.calls = game.calls, 0
+    game.most = spent // 2
+    with pytest.raises(KeyboardInterrupt):
+        lesson(game, x, options, Run(0, Checkpoint(tmp_path)))
+    game.calls, game.most = 0, spent
+    resumed = lesson(game, x, options, Run(0, Checkpoint(tmp_path)), pace=1.0)  # the plan is kept, too
+    assert game.calls <= spent // 2 + 1000  # the block that was broken off comes again
+    phi = torch.zeros(len(x), 6, 1) if len(whole.x) >= len(x) else torch.zeros(len(whole.x), 6, 1)
+    assert torch.equal(resumed.x, whole.x)
+    assert torch.equal(resumed.total, whole.total)
+    assert torch.equal(loss_of(resumed, phi), loss_of(whole, phi))
+
+
+def test_a_thread_that_fails_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    game, x = surrogate()
+    monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 500)
+    monkeypatch.setattr(os, "sched_getaffinity", partial(processors, 4), raising=False)
+
+    def broken(x: Tensor, s: Tensor) -> Tensor:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(game.network_, "forward", broken)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        lesson(game, x, recipe())
+
+
+def test_the_loss_of_kept_coalitions_is_that_of_the_objective() -> None:
+    """An additive game leaves no loss at its values, in the examination and in the lesson alike."""
+    game = Additive(8, outputs=2)
+    x = game.rows(100)
+    exam = prepare_examination(unthinned(game), x, recipe(), RUN)
+    assert float(coalition_loss(game.shapley(exam.x), exam.s, exam.worth)) < 1e-20
+    found = lesson(game, x, recipe(evaluations=3200))
+    assert float(loss_of(found, game.shapley(found.x))) < 1e-10

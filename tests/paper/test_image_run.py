@@ -1,0 +1,167 @@
+"""The paper's image experiments, at the smallest scale that has all of their parts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastshapley.paper import image_page, pool, printed
+from fastshapley.paper import image_run as images
+from fastshapley.paper.image_experiments import ImageExperiments, Piece
+from fastshapley.paper.image_sets import SETS
+from fastshapley.paper.image_settings import METHODS, SLOW, ImageScale
+from fastshapley.paper.store import Store
+
+pytestmark = pytest.mark.skipif(
+    "FASTSHAPLEY_DATA" not in os.environ, reason="needs CIFAR-10: set FASTSHAPLEY_DATA to its folder"
+)
+TINY = ImageScale(
+    images=160,
+    epochs=1,
+    share=0.01,
+    test=12,
+    slow=2,
+    compared=2,
+    truth=64,
+    left_out=24,
+    shares=(0.5,),
+    robustness=0.5,
+)
+SMALL = replace(SETS["cifar10"], grid=4, other="resnet20")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(scope="module")
+def experiments(folder: Path) -> ImageExperiments:
+    return ImageExperiments(Store(folder / "store"), SMALL, TINY)
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images, "QUICK", TINY)
+        patch.setitem(SETS, "cifar10", SMALL)
+        patch.setattr(pool, "_pool", InThisProcess)
+        return run(folder)
+
+
+def run(folder: Path) -> dict[str, Any]:
+    return images.run(folder / "results", "cifar10", quick=True, store=folder / "store", progress=False)
+
+
+class InThisProcess:
+    """Stands in for the pool of processes: another process would not know of the smaller settings."""
+
+    def __init__(self, workers: int) -> None:
+        pass
+
+    def __enter__(self) -> InThisProcess:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+    def submit(self, function: Any, *args: Any) -> Any:
+        from concurrent.futures import Future
+
+        future: Future[Any] = Future()
+        future.set_result(function(*args))
+        return future
+
+
+def test_every_method_has_areas_with_intervals(found: dict[str, Any]) -> None:
+    for described in found["evaluators"].values():
+        assert list(described["methods"]) == list(METHODS)
+        for method, result in described["methods"].items():
+            assert result["images"] == (TINY.slow if method in SLOW else TINY.test)
+            for way in images.WAYS:
+                area = result[way]["agreement"]
+                low, high = area["interval"]
+                assert 0 <= low <= area["auc"] <= high <= 1
+
+
+def test_fastshap_does_not_differ_from_itself(found: dict[str, Any]) -> None:
+    own = found["evaluators"]["paper"]["methods"]["FastSHAP"]["exclusion"]["log_odds"]
+    assert (own["fastshap_less_this"], own["interval_of_the_difference"]) == (0.0, (0.0, 0.0))
+
+
+def test_both_ways_end_where_all_or_nothing_is_shown(found: dict[str, Any]) -> None:
+    """All players included is none excluded, and the other way round; for every method the same."""
+    for described in found["evaluators"].values():
+        methods = {name: result for name, result in described["methods"].items() if name not in SLOW}
+        ends = set()
+        for result in methods.values():
+            inclusion, exclusion = (result[way]["log_odds"]["mean"] for way in ("inclusion", "exclusion"))
+            assert inclusion[0] == pytest.approx(exclusion[-1], abs=1e-4)
+            assert inclusion[-1] == pytest.approx(exclusion[0], abs=1e-4)
+            ends.add((round(inclusion[0], 3), round(inclusion[-1], 3)))
+        assert len(ends) == 1
+
+
+def test_the_truth_is_closer_than_few_evaluations(found: dict[str, Any]) -> None:
+    errors = found["error"]["kernel_shap_s"]
+    assert errors[-1] < errors[0]
+    assert found["error"]["error_of_the_truth"] < errors[0]
+
+
+def test_times_and_robustness(found: dict[str, Any]) -> None:
+    assert {"FastSHAP", "GradCAM", "GradCAM, all classes", "KernelSHAP"} <= set(found["seconds_an_image"])
+    half, whole = found["robustness"]
+    assert (half["share"], whole["share"]) == (0.5, 1.0)
+    assert half["evaluations"] < whole["evaluations"]
+    assert half["relative_squared_error"] != whole["relative_squared_error"]
+    assert whole["relative_squared_error"] == pytest.approx(found["error"]["relative_squared_error"])
+
+
+def test_figures_and_page(found: dict[str, Any], folder: Path) -> None:
+    names = {path.name for path in (folder / "results").iterdir()}
+    for figure in ("curves", "robustness", "errors", "methods", "classes"):
+        assert f"images-cifar10-{figure}.png" in names
+    text = (folder / "results" / "images.md").read_text()
+    assert f"| {found['robustness'][0]['evaluations']:,} |" in text
+    assert "| KernelSHAP-S | 2 |" in text
+    assert "0.86" in text  # its printed inclusion
+    assert "Notes." in image_page.page([found], "Notes.")
+
+
+def test_values_are_of_the_predicted_class(found: dict[str, Any], experiments: ImageExperiments) -> None:
+    everything, chosen = experiments.all_values(), experiments.values("FastSHAP")
+    assert everything.shape == (TINY.test, 16, 10)
+    for image, label in enumerate(experiments.labels):
+        np.testing.assert_array_equal(chosen[image], everything[image, :, label])
+
+
+def test_a_stored_explainer_gives_the_stored_values(found: dict[str, Any], experiments: ImageExperiments) -> None:
+    values = experiments.explainer().shap_values(experiments.images.x_test)
+    np.testing.assert_allclose(values.reshape(TINY.test, 16, 10), experiments.all_values(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_second_run_only_reads(found: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise AssertionError("nothing is left to compute")
+
+    monkeypatch.setattr(images, "QUICK", TINY)
+    monkeypatch.setitem(SETS, "cifar10", SMALL)
+    monkeypatch.setattr(pool, "_pool", fail)
+    assert run(folder)["evaluators"] == found["evaluators"]
+
+
+def test_other_settings_are_computed_anew(found: dict[str, Any], folder: Path) -> None:
+    store = Store(folder / "store")
+    assert ImageExperiments(store, SMALL, TINY).has(Piece("surrogate"))
+    assert not ImageExperiments(store, SMALL, replace(TINY, epochs=2)).has(Piece("surrogate"))
+    assert not ImageExperiments(store, replace(SMALL, grid=8), TINY).has(Piece("surrogate"))
+
+
+def test_printed_figures_are_complete() -> None:
+    assert len(printed.AUC) == 64
+    assert set(printed.MINUTES_TO_EXPLAIN) == {name for name in METHODS if name != "Random"}

@@ -1,0 +1,191 @@
+"""The paper's tabular experiments, on a few rows of its census."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastshapley.cli import main
+from fastshapley.paper import pool, printed
+from fastshapley.paper import table_experiments as experiments_module
+from fastshapley.paper import table_page as page
+from fastshapley.paper import table_run as tabular
+from fastshapley.paper.store import Store
+from fastshapley.paper.table_experiments import ESTIMATORS, FULL, Curve, Experiments, Explainer, Game, Scale
+from fastshapley.paper.table_settings import TABLES
+
+TINY = Scale(test_rows=8, train_rows=300, epochs=1, share=0.02, samples=(1, 4), evaluations=40, truth=64)
+needs_census = pytest.mark.skipif(
+    not (Path(os.environ.get("FASTSHAPLEY_DATA", "/nowhere")) / "census" / "adult.data").is_file(),
+    reason="set FASTSHAPLEY_DATA to a folder that holds census/adult.data",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("paper")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tabular, "QUICK", TINY)
+        return run(folder)
+
+
+def run(folder: Path) -> dict[str, Any]:
+    return tabular.run(
+        folder / "results", tables=["census"], quick=True, store=folder / "store", workers=1, progress=False
+    )
+
+
+@needs_census
+class TestARun:
+    def test_every_experiment_is_there(self, found: dict[str, Any]) -> None:
+        (game,) = found["games"]
+        assert (game["table"], game["game"], game["players"], game["rows"]) == ("census", "surrogate", 12, 8)
+        assert set(game["explainers"]) == {"paper", "default"}
+        assert set(game["estimators"]) == set(game["evaluations_to_match"]) == set(ESTIMATORS)
+        assert {(p["samples"], p["paired"]) for p in found["samples"]["census"]} == {
+            (2, True),
+            (4, True),
+            (1, False),
+            (4, False),
+        }
+        assert len({(p["recipe"], p["normalize"], p["penalty"]) for p in found["ablation"]["census"]}) == 12
+
+    def test_numbers_are_distances_to_the_truth(self, found: dict[str, Any], folder: Path) -> None:
+        (game,) = found["games"]
+        experiments = Experiments(Store(folder / "store"), TINY)
+        truth = experiments.truth(Game("census"))["values"]
+        values = experiments.explainer(Explainer(Game("census"), "default"))["values"]
+        distances = np.sqrt(((values - truth) ** 2).sum((1, 2)))
+        assert game["explainers"]["default"]["l2"] == pytest.approx(distances.mean())
+        assert game["explainers"]["default"]["l2_interval"] == pytest.approx(
+            1.96 * distances.std(ddof=1) / np.sqrt(8)
+        )
+        assert game["truth_error"] == 0  # exact
+
+    def test_what_two_experiments_share_is_trained_once(self, found: dict[str, Any], folder: Path) -> None:
+        """The explainers of the main figure are in the ablation, too."""
+        shared = [p for p in found["ablation"]["census"] if (p["normalize"], p["penalty"]) == ("always", 0)]
+        (game,) = found["games"]
+        assert {p["recipe"]: p["l2"] for p in shared} == {
+            arm: game["explainers"][arm]["l2"] for arm in ("paper", "default")
+        }
+        assert len(list((folder / "store" / "explainers").glob("*.npz"))) == 8 + 4  # the ablation and the samples
+
+    def test_normalisation_at_inference_alone_comes_closer(self, found: dict[str, Any]) -> None:
+        """It is a projection on where the truth is; the network is the same."""
+        for penalty in (0.0, 0.1):
+            l2 = {
+                p["normalize"]: p["l2"]
+                for p in found["ablation"]["census"]
+                if p["recipe"] == "paper" and p["penalty"] == penalty
+            }
+            assert l2["inference"] < l2["never"]
+
+    def test_a_second_run_only_reads(
+        self, found: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*args: Any, **kwargs: Any) -> None:
+            raise AssertionError("nothing is left to compute")
+
+        monkeypatch.setattr(tabular, "QUICK", TINY)
+        monkeypatch.setattr(pool, "_pool", fail)
+        monkeypatch.setattr(Experiments, "_table", fail)
+        written = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
+        assert run(folder) == found
+        assert {path.name: path.read_bytes() for path in (folder / "results").iterdir()} == written
+
+    def test_what_is_lost_is_made_again_and_the_same(
+        self, found: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        experiments = Experiments(Store(folder / "store"), TINY)
+        explainer = Explainer(Game("census"), "paper", samples=4)
+        before = experiments.explainer(explainer)
+        files = set((folder / "store" / "explainers").iterdir())
+        key = experiments.store._path("explainers", experiments._of_explainer(explainer))
+        key.unlink()
+        assert not experiments.has(explainer)
+        experiments.compute(explainer)
+        assert set((folder / "store" / "explainers").iterdir()) == files
+        np.testing.assert_array_equal(experiments.explainer(explainer)["values"], before["values"])
+
+    def test_files(self, found: dict[str, Any], folder: Path) -> None:
+        output = folder / "results"
+        assert json.loads((output / "tabular.json").read_text()) == json.loads(json.dumps(found))
+        for name in ("tabular-evaluations", "tabular-samples"):
+            assert (output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+            assert "<svg" in (output / f"{name}.svg").read_text()
+        text = (output / "tabular.md").read_text()
+        assert "quick look" in text
+        assert ".0229 ± .0025" in text  # as printed
+        assert page._number(found["games"][0]["explainers"]["default"]["l2"]) in text
+
+    def test_notes_become_part_of_the_page(self, found: dict[str, Any]) -> None:
+        assert "Because." in page.page(found, [], "Because.\n")
+
+    def test_another_scale_is_another_key(self, found: dict[str, Any], folder: Path) -> None:
+        game = Game("census")
+        changes: list[dict[str, Any]] = [{"test_rows": 9}, {"train_rows": 301}, {"epochs": 2}]
+        for changed in changes:
+            experiments = Experiments(Store(folder / "store"), replace(TINY, **changed))
+            assert not experiments.has(game)
+            assert not experiments.has(Curve(game, "permutation"))
+            assert not experiments.has(Explainer(game, "paper"))
+        fewer = Experiments(Store(folder / "store"), replace(TINY, evaluations=41, share=0.03))
+        assert fewer.has(game)
+        assert fewer.has(Explainer(game, "paper"))
+        assert not fewer.has(Explainer(game, "default"))
+        assert not fewer.has(Curve(game, "permutation"))
+
+    def test_other_code_is_another_key(
+        self, found: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(experiments_module, "revision", lambda: "another")
+        assert not Experiments(Store(folder / "store"), TINY).has(Explainer(Game("census"), "paper"))
+
+    def test_a_piece_that_fails_is_named_and_the_others_are_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In processes of their own, where only data can be wrong: a file with nothing in it."""
+        monkeypatch.setattr(tabular, "QUICK", TINY)
+        broken = tmp_path / "data" / "census" / "adult.data"
+        broken.parent.mkdir(parents=True)
+        broken.write_text("")
+        monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path / "data"))
+        with pytest.raises(Exception, match=r".") as caught:
+            run(tmp_path)
+        assert any("Game(table='census'" in note for note in caught.value.__notes__)
+
+
+def test_the_pieces_of_a_full_run() -> None:
+    games, rest = tabular.pieces(list(TABLES), FULL.samples)
+    assert len(games) == 6  # four tables; marketing also with the marginal and the baseline game
+    explainers = [piece for piece in rest if isinstance(piece, Explainer)]
+    by_samples, ablation, others = 4 * 12, 4 * 8, 2 * 2
+    assert len(explainers) == by_samples + ablation + others - 4  # 32 in pairs are in both
+    assert len(rest) - len(explainers) == 6 * len(ESTIMATORS)
+
+
+def test_printed_figures_cover_what_is_shown() -> None:
+    games, _ = tabular.pieces(list(TABLES), FULL.samples)
+    for game in games:
+        assert printed.L2[game.table, game.kind][0] > 0
+        assert printed.SURROGATE_LOSS[game.table] > 0
+        assert set(printed.EVALUATIONS[game.table, game.kind]) == set(ESTIMATORS) - {"kernel, leverage"}
+
+
+def test_a_table_that_is_none_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["paper", "tabular", "--only", "census", "titanic", "--output", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "titanic" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,98 @@
+"""Unfinished work on disk."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from fastshapley.errors import TrainingError
+from fastshapley.training.checkpoint import Checkpoint, fingerprint, stable_text
+from fastshapley.value_functions import Marginal
+
+
+def test_states_come_back(tmp_path: Path) -> None:
+    store = Checkpoint(tmp_path / "new" / "folder")
+    assert store.load("phase") is None
+    store.save("phase", {"epoch": 3, "weights": torch.arange(4)})
+    state = Checkpoint(tmp_path / "new" / "folder").load("phase")
+    assert state is not None
+    assert state["epoch"] == 3
+    assert torch.equal(state["weights"], torch.arange(4))
+
+
+def test_without_a_directory_nothing_is_kept() -> None:
+    store = Checkpoint(None)
+    store.save("phase", {"epoch": 3})
+    assert store.load("phase") is None
+    assert store.claim("key", 5) == 5
+
+
+def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
+    assert Checkpoint(tmp_path).claim("key", 5) == 5
+    assert Checkpoint(tmp_path).claim("key", 6) == 5
+    with pytest.raises(TrainingError, match="other data, another model or other settings"):
+        Checkpoint(tmp_path).claim("another key", 5)
+
+
+def test_a_damaged_state_says_so(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).save("phase", {"epoch": 3})
+    path = tmp_path / "phase.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(TrainingError, match=r"phase\.pt cannot be read .* delete it"):
+        Checkpoint(tmp_path).load("phase")
+
+
+def test_a_damaged_run_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(TrainingError, match="cannot be read"):
+        Checkpoint(tmp_path).claim("key", 0)
+
+
+def test_loading_a_state_never_executes_it(tmp_path: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (tmp_path / "executed",))  # type: ignore[return-value]
+
+    (tmp_path / "phase.pt").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(TrainingError):
+        Checkpoint(tmp_path).load("phase")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_fingerprints_tell_parts_apart() -> None:
+    a, b = torch.zeros(2), torch.zeros(3)
+    assert fingerprint(a, b, 1) == fingerprint(a.clone(), b.clone(), 1)
+    assert (
+        len({fingerprint(a, b), fingerprint(b, a), fingerprint(a, 1), fingerprint("ab"), fingerprint("a", "b")})
+        == 5
+    )
+
+
+def test_settings_as_text() -> None:
+    frame = pd.DataFrame({"a": range(100)})
+    other = frame.copy()
+    other.loc[50, "a"] = -1  # where a table's text is cut short
+    assert stable_text(Marginal(frame)) == stable_text(Marginal(frame.copy())) != stable_text(Marginal(other))
+    torch.manual_seed(0)
+    network = nn.Linear(2, 2)
+    assert stable_text(network) == stable_text(copy.deepcopy(network)) != stable_text(nn.Linear(2, 2))
+    assert stable_text(np.zeros(3)) != stable_text(np.ones(3))
+    assert stable_text(object()) == "object"  # not its address
+
+
+def test_a_directory_is_tied_to_a_model_up_to_rounding(tmp_path: Path) -> None:
+    outputs = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    Checkpoint(tmp_path).claim_outputs(outputs)
+    Checkpoint(tmp_path).claim_outputs(outputs * (1 + 1e-6))
+    for other in (outputs + 0.01, outputs[:, :1]):
+        with pytest.raises(TrainingError, match="another model"):
+            Checkpoint(tmp_path).claim_outputs(other)
+    Checkpoint(None).claim_outputs(outputs)

@@ -1,0 +1,255 @@
+"""Processes that train together: they agree, and what they learn is of the rows of all of them."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fastshapley import FastSHAP
+from fastshapley.data.column import Column
+from fastshapley.data.table_schema import Schema
+from fastshapley.errors import InputError
+from fastshapley.fit.setup import hold_out
+from fastshapley.training.loop import Run
+from fastshapley.training.process_group import Team
+
+HERE = Path(__file__).parents[1]  # the folder of problems.py
+PROGRAM = """
+    import os, signal, sys
+    import numpy as np, pandas as pd, torch
+    import torch.distributed as dist
+    sys.path.insert(0, {here!r})
+    from dataclasses import replace
+    from pathlib import Path
+    from problems import QUICK, explainer, people, people_model
+    from fastshapley.networks.mlp import TableEncoder
+    from fastshapley.training.process_group import Team
+
+    dist.init_process_group("gloo")
+    team, folder = Team(together=True), Path({folder!r})
+"""
+
+
+def together(folder: Path, program: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run a program in several processes, by torchrun."""
+    path = folder / "program.py"
+    start = textwrap.dedent(PROGRAM).format(here=str(HERE), folder=str(folder))
+    path.write_text(start + textwrap.dedent(program) + "\ndist.destroy_process_group()\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=300)
+
+
+def test_what_they_agree_on(tmp_path: Path) -> None:
+    done = together(
+        tmp_path,
+        """
+        rows = torch.tensor([[1.0, float("nan")], [2.0, 4.0]]) if team.rank == 0 else torch.tensor([[6.0, 8.0]])
+        assert team.total(team.rank + 1) == 3
+        assert team.mean(rows[:, :1]).tolist() == [3.0]
+        assert team.average(float(team.rank)) == 0.5
+        assert not team.all(team.rank == 0) and team.all(True)
+        assert team.everyone(team.rank) == [0, 1]
+        assert team.share(lambda: f"from {team.rank}") == "from 0"
+        assert team.gather(rows[:, :1], 2).tolist() == [[1.0], [6.0]]
+        encoder = TableEncoder.fitted(rows.double(), [0, 0], team=team)
+        assert encoder.flags.tolist() == [1]
+        np.testing.assert_allclose(encoder.mean, [3.0, 6.0])
+        np.testing.assert_allclose(encoder.scale, [(14 / 3) ** 0.5, 2.0])
+        (folder / f"{team.rank}").touch()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "0").exists()
+    assert (tmp_path / "1").exists()
+
+
+def test_they_end_in_peace(tmp_path: Path) -> None:
+    """A thread of torch's that still waits for its turn when the interpreter ends would abort the process."""
+    program = """
+        team.parallel(torch.nn.Linear(2, 1), torch.sum)
+        sys.setswitchinterval(1000)  # no other thread has its turn unless this one waits
+        team.everyone(team.rank)
+        team.rest()
+    """
+    done = together(tmp_path, program, processes=4)
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_learn_the_same_from_the_rows_of_all(tmp_path: Path) -> None:
+    done = together(
+        tmp_path,
+        """
+        X, y = people(800)
+        order = X["job"].isna().to_numpy() | (X["job"] == "nurse").to_numpy()  # in the first one's rows alone
+        share = X[order] if team.rank == 0 else X[~order].assign(age=lambda f: f["age"].astype(float))
+        fitted = explainer(people_model(X, y)).fit(share, scaling="torchrun")
+        assert fitted.schema_.columns[2].categories == ("chef", "clerk", "nurse")
+        assert fitted.schema_.columns[0].dtype == "float64"
+        np.save(folder / f"values {team.rank}.npy", fitted.shap_values(X))
+        fitted.save(folder / f"{team.rank}.fastshap")
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = (np.load(tmp_path / f"values {rank}.npy") for rank in (0, 1))
+    np.testing.assert_array_equal(first, second)
+    fitted = FastSHAP.load(tmp_path / "1.fastshap")
+    assert fitted.report_ is not None
+    assert fitted.report_.relative_squared_error < 0.3
+
+
+def test_a_game_of_the_model_has_one_background(tmp_path: Path) -> None:
+    done = together(
+        tmp_path,
+        """
+        X, y = people(400)
+        share = X[team.rank :: 2]
+        fitted = explainer(people_model(X, y), value_function="marginal").fit(share, scaling="torchrun")
+        np.save(folder / f"rows {team.rank}.npy", fitted.value_function_.rows_.numpy())
+        np.save(folder / f"values {team.rank}.npy", fitted.shap_values(X))
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    for what in ("rows", "values"):
+        first, second = (np.load(tmp_path / f"{what} {rank}.npy") for rank in (0, 1))
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_killed_fit_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    fit = """
+        X, y = people(400)
+        model = people_model(X, y)
+        recipe = replace(QUICK, explainer=replace(QUICK.explainer, steps=400))
+        class Layer(torch.nn.Linear):  # one dies in the middle of the explainer's training
+            calls = 0
+            def forward(self, inputs):
+                Layer.calls += self.training
+                if {killed} and Layer.calls == 200 and team.rank == 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return super().forward(inputs)
+        import fastshapley.training.loop
+        fastshapley.training.loop._SAVE_SECONDS = 0.0
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(Layer({inputs}, 16), torch.nn.SiLU(), torch.nn.Linear(16, 10))
+        fitted = explainer(model, recipe=recipe, network=network)
+        fitted.set_params(random_state=3)
+        fitted.fit(X[team.rank :: 2], scaling="torchrun", checkpoint=folder / "{folder}")
+        np.save(folder / f"{folder} {{team.rank}}.npy", fitted.shap_values(X))
+    """
+    from problems import explainer, people, people_model
+
+    X, y = people(400)
+    inputs = explainer(people_model(X, y)).fit(X).network_.encoder(torch.zeros(1, X.shape[1])).shape[1]
+    killed = together(tmp_path, fit.format(killed=True, inputs=inputs, folder="one"))
+    assert killed.returncode != 0
+    assert (tmp_path / "one" / "explainer.pt").exists(), killed.stderr
+    before = (tmp_path / "one" / "surrogate.pt").stat().st_mtime_ns
+    for name in ("one", "two"):
+        done = together(tmp_path, fit.format(killed=False, inputs=inputs, folder=name))
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "one" / "surrogate.pt").stat().st_mtime_ns == before
+    one, two = (np.load(tmp_path / f"{name} 0.npy") for name in ("one", "two"))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_unfinished_work_of_another_model_or_of_other_rows_is_refused(tmp_path: Path) -> None:
+    done = together(
+        tmp_path,
+        """
+        from fastshapley.errors import TrainingError
+        X, y = people(400)
+        model = people_model(X, y)
+        def fit(model, X, first=0):
+            share = X[(team.rank + first) % 2 :: 2]
+            return explainer(model).fit(share, scaling="torchrun", checkpoint=folder / "one")
+        fit(model, X)
+        fit(model, X, first=1)  # the same rows, dealt out otherwise
+        refused = []
+        for others in ((people_model(X, y[::-1]), X), (model, X.assign(age=X["age"] + 20))):
+            try:
+                fit(*others)
+            except TrainingError as error:
+                refused.append("belongs to a run with other data" in str(error))
+        np.save(folder / f"refused {team.rank}.npy", refused)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        assert np.load(tmp_path / f"refused {rank}.npy").tolist() == [True, True]
+
+
+def test_rows_that_are_held_out_are_the_same_however_they_are_dealt_out() -> None:
+    rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    team: Any = SimpleNamespace(size=2, rank=0)
+
+    def held_out(order: torch.Tensor) -> set[float]:
+        shares = [hold_out(rows[part], Run(0, team=team))[1] for part in order.chunk(2)]
+        return set(torch.cat([share[:] for share in shares])[:, 0].tolist())
+
+    first, again = held_out(torch.arange(1000)), held_out(torch.arange(1000).flip(0).roll(123))
+    assert first == again
+    assert abs(len(first) - 200) < 5 * math.sqrt(1000 * 0.2 * 0.8)
+
+
+def test_the_command_under_torchrun(tmp_path: Path) -> None:
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 3)), columns=list("abc"))
+    frame.assign(label=1).to_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "mine.py").write_text("def model(rows):\n    return rows.to_numpy() @ [1.0, 2.0, -1.0]\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    given = ["fastshapley", "fit", "mine:model", "rows.parquet", "--drop", "label", "-o", "it.fastshap", "--quiet"]
+    done = subprocess.run([*command, *given], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    fitted = FastSHAP.load(tmp_path / "it.fastshap")
+    assert list(fitted.feature_names_in_) == list("abc")
+    np.testing.assert_allclose(fitted.shap_values(frame[:50])[:, 1], 2 * frame["b"][:50], atol=0.7)
+
+
+def test_a_team_needs_a_process_group() -> None:
+    with pytest.raises(InputError, match=r"scaling is 'torchrun', but there is no process group"):
+        Team(together=True)
+
+
+def test_one_process_agrees_with_itself() -> None:
+    team, rows = Team(), torch.arange(6.0).reshape(3, 2)
+    assert (team.rank, team.size, team.total(5), team.average(0.5)) == (0, 1, 5, 0.5)
+    assert team.gather(rows, 1) is rows
+    assert team.mean(rows).tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (([1, 2], [3, 4]), Column("c", "int64")),
+        (([1, 2], [3.5, None]), Column("c", "float64")),
+        ((["a", None], ["b", "a"]), ("a", "b")),
+        (([None, None], ["b", "a"]), ("a", "b")),
+        (([True, False], [True, None]), Column("c", "object", (False, True), gap="none")),
+    ],
+)
+def test_columns_of_shares_are_merged(parts: tuple[list[Any], list[Any]], expected: Any) -> None:
+    found = Column.merged([Column.of("c", pd.Series(part)) for part in parts])
+    if isinstance(expected, Column):
+        assert found == expected
+    else:
+        assert found.categories == expected
+
+
+def test_numbers_and_text_cannot_be_merged() -> None:
+    parts = [Column.of("c", pd.Series(part, dtype=object)) for part in (["a"], [1.5])]
+    with pytest.raises(InputError, match=r"column 'c' holds numbers in one part of the rows, and text in another"):
+        Column.merged(parts)
+
+
+def test_categories_of_a_categorical_keep_their_order() -> None:
+    parts = [Column.of("c", pd.Series(pd.Categorical(["x"], categories=k))) for k in (["x", "b"], ["x", "b", "a"])]
+    assert Column.merged(parts).categories == ("x", "b", "a")
+    assert Schema.of(pd.DataFrame({"c": [1]})).agreed(Team()).names == ("c",)
