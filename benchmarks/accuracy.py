@@ -36,8 +36,8 @@ from fastshapley.paper.table_experiments import ESTIMATORS
 from fastshapley.paper.table_settings import TABLES, baseline
 from fastshapley.support.atomic_files import write_text
 from fastshapley.training import recipes
-from fastshapley.training.loop import Clock, Run, one_thread
 from fastshapley.training.recipes import Recipe
+from fastshapley.training.run import Clock, Run, one_thread
 from fastshapley.value_functions import Problem, Surrogate
 from fastshapley.value_functions.protocol import total_values
 

@@ -34,7 +34,7 @@ from fastshapley.estimators import exact, kernel
 from fastshapley.metrics import evaluations_to_match as match
 from fastshapley.paper.table_experiments import ESTIMATORS
 from fastshapley.paper.table_settings import boosted_trees, deep_trees
-from fastshapley.training.loop import Run, one_thread
+from fastshapley.training.run import Run, one_thread
 from fastshapley.value_functions import Problem, Surrogate
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"

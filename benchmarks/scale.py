@@ -34,8 +34,8 @@ from fastshapley import FastSHAP, Recipe, Training
 from fastshapley.datasets import load_census
 from fastshapley.datasets.download import cache
 from fastshapley.support.atomic_files import write_text
-from fastshapley.training.loop import one_thread
 from fastshapley.training.recipes import default
+from fastshapley.training.run import one_thread
 from fastshapley.value_functions import Surrogate
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "scale.json"

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from fastshapley import FastSHAP, Recipe, Superpixels, Targets, Training
-from fastshapley.training.loop import one_thread
+from fastshapley.training.run import one_thread
 
 BRIEF = Training(steps=20, batch_size=16, learning_rate=3e-3, schedule="cosine")
 TARGETS = Targets(evaluations=1000, rows=1, fewest=1 << 40)

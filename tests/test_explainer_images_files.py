@@ -26,12 +26,12 @@ from small_images import (
 )
 from torch import Tensor, nn
 
-import fastshapley.training.loop
+import fastshapley.training.checkpoint
 from fastshapley import Backbone, FastSHAP, Superpixels, UNet
 from fastshapley.errors import FileFormatError, ModelError, TrainingError
 from fastshapley.networks.convolutional import UNetMaps
 from fastshapley.training.checkpoint import Checkpoint
-from fastshapley.training.loop import one_thread
+from fastshapley.training.run import one_thread
 from fastshapley.value_functions import Marginal
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -162,7 +162,7 @@ class TestLongRuns:
         import sys, torch
         import test_explainer_images_files as images
         torch.set_num_threads(1)  # the last digits depend on how many there are
-        images.fastshapley.training.loop._SAVE_SECONDS = -1.0
+        images.fastshapley.training.checkpoint.SAVE_INTERVAL = -1.0
         images.explainer(recipe=images.TestLongRuns.LONG).fit(images.X, checkpoint=sys.argv[1])
     """
 
@@ -200,7 +200,7 @@ class TestLongRuns:
             if names.count(name) in (1, 7):  # the first, and one in the middle of training
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(fastshapley.training.loop, "_SAVE_SECONDS", -1.0)
+        monkeypatch.setattr(fastshapley.training.checkpoint, "SAVE_INTERVAL", -1.0)
         monkeypatch.setattr(Checkpoint, "save", interrupted)
         resumed = None
         for _ in range(20):

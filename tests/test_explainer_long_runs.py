@@ -25,9 +25,9 @@ class TestLongRuns:
         from problems import QUICK, explainer, numbers
         from dataclasses import replace
         from fastshapley import Training
-        import fastshapley.training.loop
+        import fastshapley.training.checkpoint
         torch.set_num_threads(1)
-        fastshapley.training.loop._SAVE_SECONDS = -1.0
+        fastshapley.training.checkpoint.SAVE_INTERVAL = -1.0
         recipe = replace(QUICK, explainer=Training(epochs=int(sys.argv[3]), batch_size=8, schedule="cosine"))
         model = lambda rows: np.sin(rows[:, 0]) * rows[:, 1]
         fitted = explainer(model, recipe=recipe).fit(numbers(), checkpoint=sys.argv[1])

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastshapley.coalitions import pair_count
 from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction
 from fastshapley.data.players import Superpixels
@@ -28,7 +29,7 @@ from fastshapley.estimators.residuals import residuals
 from fastshapley.fit.setup import device_of, players_of
 from fastshapley.support.shap_import import shap
 from fastshapley.training import recipes
-from fastshapley.training.loop import one_thread
+from fastshapley.training.run import Timing, one_thread
 from fastshapley.trust.error_bars import explained
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class _Trial:
 
     def _budget(self, enough: Callable[[int], bool], fewest: int) -> int | None:
         """Evaluations a row, of so many pairs at least; None if all coalitions are no more, or too many."""
-        most = min(_MOST, (1 << self.game.players - 1) - 1)
+        most = min(_MOST, pair_count(self.game.players))
         pairs = fewest
         while pairs < most:
             if enough(pairs):
@@ -262,7 +263,7 @@ class _Trial:
 
     def _network_seconds(self) -> float:
         """The explainer network's, of a whole fit."""
-        targets, timings, none = self.recipe.targets, self.fitted.timings_, (0.0, 0)
+        targets, timings, none = self.recipe.targets, self.fitted.timings_, Timing(0.0)
         assert targets is not None  # checked at the start
         evaluations = _pace([timings.get("coalitions", none)]) * targets.evaluations
         steps = _pace([timings.get("explainer", none)]) * (self.recipe.explainer.steps or 0)
@@ -273,7 +274,7 @@ class _Trial:
         held, every = int(_HELD_OUT * self.rows), 2.0 ** min(self.game.players, 60)
         wanted = ((_LEARNT, 1_000_000), (_MEASURED, 1_000_000), (_MEASURED, 2_000_000))
         evaluations = sum(min(most, min(rows, held) * every) for rows, most in wanted)
-        return min(_AFTER, evaluations * self.pace) + self.fitted.timings_.get("errors", (0.0, 0))[0]
+        return min(_AFTER, evaluations * self.pace) + self.fitted.timings_.get("errors", Timing(0.0)).seconds
 
 
 def _settings(explainer: FastSHAP) -> dict[str, Any]:
@@ -284,9 +285,9 @@ def _settings(explainer: FastSHAP) -> dict[str, Any]:
     return {name: given[name] for name in names if given[name] is not usual[name] and given[name] != usual[name]}
 
 
-def _pace(done: list[tuple[float, int]]) -> float:
-    """Seconds a step, or an evaluation."""
-    return sum(seconds for seconds, _ in done) / max(1, sum(units for _, units in done))
+def _pace(done: list[Timing]) -> float:
+    """Return the seconds per step, or per evaluation."""
+    return sum(timing.seconds for timing in done) / max(1, sum(timing.units for timing in done))
 
 
 def _duration(seconds: float) -> str:

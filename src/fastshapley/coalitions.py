@@ -43,6 +43,15 @@ def curvature(players: int) -> float:
     return 1 / (2 * math.fsum(1 / k for k in range(1, players)))
 
 
+def pair_count(players: int) -> int:
+    """Return the number of pairs of a coalition and its complement, without the empty and the full one.
+
+    >>> pair_count(3)
+    3
+    """
+    return (1 << players - 1) - 1
+
+
 def subsets(sizes: Tensor, players: int, generator: torch.Generator) -> Tensor:
     """One uniformly random coalition of each given size.
 

@@ -26,7 +26,7 @@ from fastshapley.fit.setup import check_labels
 from fastshapley.networks.convolutional import Backbone, UNet
 from fastshapley.sklearn_interface import Protocols
 from fastshapley.support.shap_import import shap
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe
 from fastshapley.trust.drift import Drift, check
 from fastshapley.value_functions.protocol import Link, grand_values
@@ -129,11 +129,11 @@ class FastSHAP(Protocols):
             return ray_cluster.fit(self, X, X_val, scaling, checkpoint)
         if scaling not in (None, "torchrun"):
             raise InputError(f"scaling is {scaling!r}, but X is no ray.data.Dataset: use 'torchrun', or None")
-        team = Team(together=scaling is not None)
+        processes = ProcessGroup(together=scaling is not None)
         try:
-            return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False, team=team))
+            return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False, processes=processes))
         finally:
-            team.rest()
+            processes.rest()
 
     def update(self, X: Any, *, X_val: Any = None, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
         """Go on training with new rows, from the current weights: for when `check` says that rows have drifted.

@@ -32,7 +32,7 @@ from fastshapley.baselines.inclusion_curves import removal_curves
 from fastshapley.errors import InputError
 from fastshapley.estimators import exact
 from fastshapley.players import Partition
-from fastshapley.training.loop import Run
+from fastshapley.training.run import Run
 from fastshapley.value_functions import Baseline
 
 captum = pytest.importorskip("captum.attr")

@@ -185,12 +185,12 @@ def start(*options: str) -> subprocess.Popen[str]:
     """The same command in a process of its own, which saves its work after every epoch."""
     script = """
         import sys, torch
-        import fastshapley.training.loop
+        import fastshapley.training.checkpoint
         from fastshapley.training import recipes
         from fastshapley.cli import main
         from test_fit_command import quick
         torch.set_num_threads(1)
-        fastshapley.training.loop._SAVE_SECONDS = -1.0
+        fastshapley.training.checkpoint.SAVE_INTERVAL = -1.0
         recipes.default = quick
         sys.exit(main(sys.argv[1:]))
     """

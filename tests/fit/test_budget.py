@@ -15,7 +15,7 @@ from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.fit.budget import Budget
 from fastshapley.players import Features
-from fastshapley.training.loop import Run
+from fastshapley.training.run import Run
 from fastshapley.value_functions import BaseGame, Baseline, Marginal, Problem, Surrogate
 
 X = numbers(60)

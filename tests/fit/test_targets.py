@@ -25,9 +25,9 @@ from fastshapley.fit.targets import Lesson, prepare_examination, prepare_lesson
 from fastshapley.objective import coalition_loss
 from fastshapley.players import Features
 from fastshapley.training.checkpoint import Checkpoint
-from fastshapley.training.loop import Clock, Run
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe
+from fastshapley.training.run import Clock, Run
 from fastshapley.value_functions import Marginal, Problem, Surrogate, ValueFunction
 from fastshapley.value_functions.background_sampling import Thin, thinning
 
@@ -99,16 +99,16 @@ def expected_loss(game: Moebius, x: Tensor, phi: Tensor) -> Tensor:
 
 
 def test_a_team_plans_by_one_pace() -> None:
-    class Unlike(Team):
+    class Unlike(ProcessGroup):
         """Of two processes, the other of which takes three seconds a row longer."""
 
         def everyone(self, value: Any) -> list[Any]:
             return [value, value + 3.0]
 
-    team = Unlike()
-    team.size = 2
+    processes = Unlike()
+    processes.size = 2
     game = counting(4)
-    exam = prepare_examination(unthinned(game), game.rows(50), recipe(), replace(RUN, team=team))
+    exam = prepare_examination(unthinned(game), game.rows(50), recipe(), replace(RUN, processes=processes))
     assert exam.pace == pytest.approx(1.5, abs=0.1)  # its own are microseconds
 
 

@@ -18,7 +18,7 @@ from fastshapley.fit.network import build_network
 from fastshapley.networks import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.networks.mlp import Activation
 from fastshapley.players import Partition
-from fastshapley.training.loop import Run
+from fastshapley.training.run import Run
 
 # a number, a constant, a category of 3, a number with gaps, a category of 2
 CATEGORIES = [0, 0, 3, 0, 2]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fastshapley.errors import TrainingError
 from fastshapley.training.checkpoint import Checkpoint
-from fastshapley.training.loop import Clock, Run, Training, one_thread, train
+from fastshapley.training.loop import Task, Training, train
+from fastshapley.training.run import Clock, Run, one_thread
 
 
-def regression(options: Training, run: Run, phase: str = "fit") -> tuple[nn.Module, list[float]]:
+def regression(
+    options: Training, run: Run, phase: str = "fit", wind: Callable[[], None] = lambda: None
+) -> tuple[nn.Module, list[float]]:
     """Fit a small network with dropout to y = 2 x1 - x2."""
     x = torch.randn(256, 2, generator=torch.Generator().manual_seed(0))
     y = 2 * x[:, :1] - x[:, 1:]
@@ -28,10 +29,11 @@ def regression(options: Training, run: Run, phase: str = "fit") -> tuple[nn.Modu
         network = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
 
     def loss(rows: Tensor, generator: torch.Generator) -> Tensor:
+        wind()
         return (network(x[rows]) - y[rows]).square().mean()
 
     history = train(
-        network, loss, 200, options, run, phase, lambda: float((network(x[200:]) - y[200:]).square().mean())
+        Task(phase, network, 200, loss, lambda: float((network(x[200:]) - y[200:]).square().mean())), options, run
     )
     return network, history
 
@@ -60,7 +62,9 @@ def test_best_weights_come_back_with_their_buffers() -> None:
         return next(losses)
 
     train(
-        network, lambda rows, g: network(x[rows]).square().mean(), 64, Training(epochs=3), Run(0), "fit", validate
+        Task("fit", network, 64, lambda rows, g: network(x[rows]).square().mean(), validate),
+        Training(epochs=3),
+        Run(0),
     )
     assert isinstance(network.running_mean, Tensor)
     assert torch.equal(network.running_mean, means[1])
@@ -71,13 +75,9 @@ def test_stops_after_patience_epochs_without_improvement() -> None:
     values = iter([1.0, 0.5, *[0.6] * 100])
     network = nn.Linear(1, 1)
     history = train(
-        network,
-        lambda rows, g: network(torch.ones(1, 1)).square().mean(),
-        4,
+        Task("fit", network, 4, lambda rows, g: network(torch.ones(1, 1)).square().mean(), lambda: next(values)),
         Training(epochs=50, patience=3),
         Run(0),
-        "fit",
-        lambda: next(values),
     )
     assert history == [1.0, 0.5, 0.6, 0.6, 0.6]
 
@@ -101,7 +101,9 @@ def test_plateau_lowers_the_rate_to_its_floor() -> None:
     network = nn.Linear(1, 1)
     with watched_rates() as rates:
         options = Training(epochs=12, learning_rate=1e-3, factor=0.1, plateau=1, floor=1e-5)
-        train(network, lambda rows, g: network(torch.ones(1, 1)).sum(), 1, options, Run(0), "fit", lambda: 1.0)
+        train(
+            Task("fit", network, 1, lambda rows, g: network(torch.ones(1, 1)).sum(), lambda: 1.0), options, Run(0)
+        )
     assert rates[0] == pytest.approx(1e-3)
     assert rates[-1] == pytest.approx(1e-5)
 
@@ -119,10 +121,7 @@ def test_same_seed_same_bytes_and_global_generators_untouched() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["plateau", "cosine"])
-def test_interrupted_run_ends_with_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Any
-) -> None:
-    monkeypatch.setattr("fastshapley.training.loop._SAVE_SECONDS", -1.0)
+def test_interrupted_run_ends_with_the_same_bytes(tmp_path: Path, schedule: Any) -> None:
     options = Training(epochs=6, batch_size=64, learning_rate=1e-2, schedule=schedule)
     whole, history = regression(options, Run(3))
 
@@ -136,7 +135,7 @@ def test_interrupted_run_ends_with_the_same_bytes(
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        regression(options, Run(3, Interrupting(tmp_path)))
+        regression(options, Run(3, Interrupting(tmp_path, interval=-1.0)))
     resumed, resumed_history = regression(options, Run(3, Checkpoint(tmp_path)))
     assert resumed_history == history
     assert same_weights(whole, resumed)
@@ -144,15 +143,17 @@ def test_interrupted_run_ends_with_the_same_bytes(
 
 def test_loss_that_is_not_finite_is_reported() -> None:
     network = nn.Linear(1, 1)
-    with pytest.raises(TrainingError, match="fit: the loss is nan after epoch 1; lower the learning rate"):
+    with pytest.raises(TrainingError, match=r"fit: the loss is nan after epoch 1\. Lower the learning rate"):
         train(
-            network,
-            lambda rows, g: network(torch.full((1, 1), torch.nan)).sum(),
-            1,
+            Task(
+                "fit",
+                network,
+                1,
+                lambda rows, g: network(torch.full((1, 1), torch.nan)).sum(),
+                lambda: float(network(torch.ones(1, 1)).detach()),
+            ),
             Training(epochs=2),
             Run(0),
-            "fit",
-            lambda: float(network(torch.ones(1, 1)).detach()),
         )
 
 
@@ -201,7 +202,7 @@ def test_batches_are_passes_over_the_rows_in_random_order(rows: int, options: Tr
         seen.append(batch.tolist())
         return network(torch.ones(1, 1)).square().sum()
 
-    train(network, loss, rows, options, Run(0), "fit", lambda: 1.0)
+    train(Task("fit", network, rows, loss, lambda: 1.0), options, Run(0))
     assert [len(batch) for batch in seen] == sizes
     epochs, batches = options.plan(rows)
     for epoch in range(epochs):
@@ -228,18 +229,20 @@ def test_one_thread_restores_the_number_of_threads() -> None:
 
 
 class Wound:
-    """A clock that a test winds, in place of the system's."""
+    """A clock that a test winds by hand."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now = 100.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def wind(self) -> None:
+        self.now += 1
 
     def clock(self, seconds: float) -> Clock:
-        return Clock(seconds, self.now)
+        return Clock(seconds, lambda: self.now)
 
 
-def test_a_clock_goes_from_its_seconds_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    wound = Wound(monkeypatch)
+def test_a_clock_goes_from_its_seconds_to_none() -> None:
+    wound = Wound()
     clock = wound.clock(8.0)
     assert (clock.left(), clock.used()) == (8.0, 0.0)
     wound.now += 2
@@ -249,8 +252,8 @@ def test_a_clock_goes_from_its_seconds_to_none(monkeypatch: pytest.MonkeyPatch) 
     assert (Clock().left(), Clock().used()) == (float("inf"), 0.0)
 
 
-def test_a_share_of_a_run_is_a_share_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    wound = Wound(monkeypatch)
+def test_a_share_of_a_run_is_a_share_of_what_is_left() -> None:
+    wound = Wound()
     run = Run(3, clock=wound.clock(8.0))
     wound.now += 4
     part = run.within(0.5)
@@ -259,8 +262,15 @@ def test_a_share_of_a_run_is_a_share_of_what_is_left(monkeypatch: pytest.MonkeyP
     assert Run(3).within(0.5).clock.left() == float("inf")
 
 
+def _over() -> Clock:
+    wound = Wound()
+    clock = wound.clock(1.0)
+    wound.now += 10
+    return clock
+
+
 def test_when_time_is_over_nothing_is_trained() -> None:
-    run = Run(0, clock=Clock(1.0, time.monotonic() - 10))
+    run = Run(0, clock=_over())
     for over in (run, run.within(0.5), Run(0, clock=Clock(0.0))):
         untrained, _ = regression(Training(epochs=0), Run(0))
         network, history = regression(Training(epochs=40, batch_size=32), over)
@@ -279,9 +289,9 @@ def test_time_enough_changes_nothing(schedule: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [10.0, 50.0, 1000.0])
-def test_a_cosine_is_annealed_in_the_time_that_there_is(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cosine_is_annealed_in_the_time_that_there_is(seconds: float) -> None:
     """At a step a second, 200 of them: the rate is down when the time, or the work, is over."""
-    wound = Wound(monkeypatch)
+    wound = Wound()
     network = nn.Linear(1, 1)
 
     def loss(rows: Tensor, generator: torch.Generator) -> Tensor:
@@ -290,7 +300,7 @@ def test_a_cosine_is_annealed_in_the_time_that_there_is(seconds: float, monkeypa
 
     options = Training(epochs=20, batch_size=1, learning_rate=1e-3, schedule="cosine")
     with watched_rates() as rates:
-        train(network, loss, 10, options, Run(0, clock=wound.clock(seconds)), "fit", lambda: 1.0)
+        train(Task("fit", network, 10, loss, lambda: 1.0), options, Run(0, clock=wound.clock(seconds)))
     steps = int(min(seconds, 200))
     assert len(rates) == steps
     # of the cosine, a ninth of it is warmed up, the last step is as far from the end as one step is long
@@ -299,29 +309,20 @@ def test_a_cosine_is_annealed_in_the_time_that_there_is(seconds: float, monkeypa
     assert max(np.diff(rates[steps // 5 :])) <= 0
 
 
-def test_what_its_time_has_ended_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_its_time_has_ended_does_not_go_on(tmp_path: Path) -> None:
     """A run that is resumed finds the network that its other phases were computed with."""
-    wound = Wound(monkeypatch)
+    wound = Wound()
     options = Training(epochs=40, batch_size=32, learning_rate=1e-2)
 
     def fit(seconds: float) -> nn.Module:
-        with monkeypatch.context() as patch:
-            patch.setattr("fastshapley.training.loop._step", partial(_slow_step, wound))
-            return regression(options, Run(0, Checkpoint(tmp_path), clock=wound.clock(seconds)))[0]
+        return regression(options, Run(0, Checkpoint(tmp_path), clock=wound.clock(seconds)), wind=wound.wind)[0]
 
     first = fit(20.0)
     assert same_weights(first, fit(1e9))
 
 
-def _slow_step(wound: Wound, network: nn.Module, loss: Tensor, optimizer: Any, options: Training) -> None:
-    wound.now += 1
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-
-
-def test_time_that_ends_within_an_epoch_keeps_what_was_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    wound = Wound(monkeypatch)
+def test_time_that_ends_within_an_epoch_keeps_what_was_learnt() -> None:
+    wound = Wound()
     network = nn.Linear(1, 1)
     steps = 0
 
@@ -336,13 +337,9 @@ def test_time_that_ends_within_an_epoch_keeps_what_was_learnt(monkeypatch: pytes
         network.bias.fill_(1.0)
     options = Training(epochs=1, batch_size=1, learning_rate=1e-2)
     history = train(
-        network,
-        loss,
-        1000,
+        Task("fit", network, 1000, loss, lambda: float(network(torch.ones(1, 1)).square().sum())),
         options,
         Run(0, clock=wound.clock(20.0)),
-        "fit",
-        lambda: float(network(torch.ones(1, 1)).square().sum()),
     )
     assert steps == 20
     assert len(history) == 2
@@ -374,7 +371,7 @@ def test_clipping_bounds_the_gradient() -> None:
         hook = register_optimizer_step_pre_hook(watch)
         try:
             options = Training(epochs=40, batch_size=1, learning_rate=1e-3, clip=clip)
-            train(network, loss, 1, options, Run(0), "fit", lambda: 1.0)
+            train(Task("fit", network, 1, loss, lambda: 1.0), options, Run(0))
         finally:
             hook.remove()
         moves[clip] = float((seen[39] - seen[31]).norm())

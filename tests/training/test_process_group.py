@@ -20,8 +20,8 @@ from fastshapley.data.column import Column
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.fit.setup import hold_out
-from fastshapley.training.loop import Run
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
+from fastshapley.training.run import Run
 
 HERE = Path(__file__).parents[1]  # the folder of problems.py
 PROGRAM = """
@@ -33,10 +33,10 @@ PROGRAM = """
     from pathlib import Path
     from problems import QUICK, explainer, people, people_model
     from fastshapley.networks.mlp import TableEncoder
-    from fastshapley.training.process_group import Team
+    from fastshapley.training.process_group import ProcessGroup
 
     dist.init_process_group("gloo")
-    team, folder = Team(together=True), Path({folder!r})
+    processes, folder = ProcessGroup(together=True), Path({folder!r})
 """
 
 
@@ -53,19 +53,20 @@ def test_what_they_agree_on(tmp_path: Path) -> None:
     done = together(
         tmp_path,
         """
-        rows = torch.tensor([[1.0, float("nan")], [2.0, 4.0]]) if team.rank == 0 else torch.tensor([[6.0, 8.0]])
-        assert team.total(team.rank + 1) == 3
-        assert team.mean(rows[:, :1]).tolist() == [3.0]
-        assert team.average(float(team.rank)) == 0.5
-        assert not team.all(team.rank == 0) and team.all(True)
-        assert team.everyone(team.rank) == [0, 1]
-        assert team.share(lambda: f"from {team.rank}") == "from 0"
-        assert team.gather(rows[:, :1], 2).tolist() == [[1.0], [6.0]]
-        encoder = TableEncoder.fitted(rows.double(), [0, 0], team=team)
+        first, second = torch.tensor([[1.0, float("nan")], [2.0, 4.0]]), torch.tensor([[6.0, 8.0]])
+        rows = first if processes.rank == 0 else second
+        assert processes.total(processes.rank + 1) == 3
+        assert processes.mean(rows[:, :1]).tolist() == [3.0]
+        assert processes.average(float(processes.rank)) == 0.5
+        assert not processes.all(processes.rank == 0) and processes.all(True)
+        assert processes.everyone(processes.rank) == [0, 1]
+        assert processes.share(lambda: f"from {processes.rank}") == "from 0"
+        assert processes.gather(rows[:, :1], 2).tolist() == [[1.0], [6.0]]
+        encoder = TableEncoder.fitted(rows.double(), [0, 0], processes=processes)
         assert encoder.flags.tolist() == [1]
         np.testing.assert_allclose(encoder.mean, [3.0, 6.0])
         np.testing.assert_allclose(encoder.scale, [(14 / 3) ** 0.5, 2.0])
-        (folder / f"{team.rank}").touch()
+        (folder / f"{processes.rank}").touch()
         """,
     )
     assert done.returncode == 0, done.stderr
@@ -76,10 +77,10 @@ def test_what_they_agree_on(tmp_path: Path) -> None:
 def test_they_end_in_peace(tmp_path: Path) -> None:
     """A thread of torch's that still waits for its turn when the interpreter ends would abort the process."""
     program = """
-        team.parallel(torch.nn.Linear(2, 1), torch.sum)
+        processes.parallel(torch.nn.Linear(2, 1), torch.sum)
         sys.setswitchinterval(1000)  # no other thread has its turn unless this one waits
-        team.everyone(team.rank)
-        team.rest()
+        processes.everyone(processes.rank)
+        processes.rest()
     """
     done = together(tmp_path, program, processes=4)
     assert done.returncode == 0, done.stderr
@@ -91,12 +92,12 @@ def test_all_learn_the_same_from_the_rows_of_all(tmp_path: Path) -> None:
         """
         X, y = people(800)
         order = X["job"].isna().to_numpy() | (X["job"] == "nurse").to_numpy()  # in the first one's rows alone
-        share = X[order] if team.rank == 0 else X[~order].assign(age=lambda f: f["age"].astype(float))
+        share = X[order] if processes.rank == 0 else X[~order].assign(age=lambda f: f["age"].astype(float))
         fitted = explainer(people_model(X, y)).fit(share, scaling="torchrun")
         assert fitted.schema_.columns[2].categories == ("chef", "clerk", "nurse")
         assert fitted.schema_.columns[0].dtype == "float64"
-        np.save(folder / f"values {team.rank}.npy", fitted.shap_values(X))
-        fitted.save(folder / f"{team.rank}.fastshap")
+        np.save(folder / f"values {processes.rank}.npy", fitted.shap_values(X))
+        fitted.save(folder / f"{processes.rank}.fastshap")
         """,
     )
     assert done.returncode == 0, done.stderr
@@ -112,10 +113,10 @@ def test_a_game_of_the_model_has_one_background(tmp_path: Path) -> None:
         tmp_path,
         """
         X, y = people(400)
-        share = X[team.rank :: 2]
+        share = X[processes.rank :: 2]
         fitted = explainer(people_model(X, y), value_function="marginal").fit(share, scaling="torchrun")
-        np.save(folder / f"rows {team.rank}.npy", fitted.value_function_.rows_.numpy())
-        np.save(folder / f"values {team.rank}.npy", fitted.shap_values(X))
+        np.save(folder / f"rows {processes.rank}.npy", fitted.value_function_.rows_.numpy())
+        np.save(folder / f"values {processes.rank}.npy", fitted.shap_values(X))
         """,
     )
     assert done.returncode == 0, done.stderr
@@ -133,17 +134,17 @@ def test_a_killed_fit_goes_on_and_ends_the_same(tmp_path: Path) -> None:
             calls = 0
             def forward(self, inputs):
                 Layer.calls += self.training
-                if {killed} and Layer.calls == 200 and team.rank == 1:
+                if {killed} and Layer.calls == 200 and processes.rank == 1:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return super().forward(inputs)
-        import fastshapley.training.loop
-        fastshapley.training.loop._SAVE_SECONDS = 0.0
+        import fastshapley.training.checkpoint
+        fastshapley.training.checkpoint.SAVE_INTERVAL = 0.0
         torch.manual_seed(0)
         network = torch.nn.Sequential(Layer({inputs}, 16), torch.nn.SiLU(), torch.nn.Linear(16, 10))
         fitted = explainer(model, recipe=recipe, network=network)
         fitted.set_params(random_state=3)
-        fitted.fit(X[team.rank :: 2], scaling="torchrun", checkpoint=folder / "{folder}")
-        np.save(folder / f"{folder} {{team.rank}}.npy", fitted.shap_values(X))
+        fitted.fit(X[processes.rank :: 2], scaling="torchrun", checkpoint=folder / "{folder}")
+        np.save(folder / f"{folder} {{processes.rank}}.npy", fitted.shap_values(X))
     """
     from problems import explainer, people, people_model
 
@@ -169,7 +170,7 @@ def test_unfinished_work_of_another_model_or_of_other_rows_is_refused(tmp_path: 
         X, y = people(400)
         model = people_model(X, y)
         def fit(model, X, first=0):
-            share = X[(team.rank + first) % 2 :: 2]
+            share = X[(processes.rank + first) % 2 :: 2]
             return explainer(model).fit(share, scaling="torchrun", checkpoint=folder / "one")
         fit(model, X)
         fit(model, X, first=1)  # the same rows, dealt out otherwise
@@ -179,7 +180,7 @@ def test_unfinished_work_of_another_model_or_of_other_rows_is_refused(tmp_path: 
                 fit(*others)
             except TrainingError as error:
                 refused.append("belongs to a run with other data" in str(error))
-        np.save(folder / f"refused {team.rank}.npy", refused)
+        np.save(folder / f"refused {processes.rank}.npy", refused)
         """,
     )
     assert done.returncode == 0, done.stderr
@@ -189,10 +190,10 @@ def test_unfinished_work_of_another_model_or_of_other_rows_is_refused(tmp_path: 
 
 def test_rows_that_are_held_out_are_the_same_however_they_are_dealt_out() -> None:
     rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    team: Any = SimpleNamespace(size=2, rank=0)
+    processes: Any = SimpleNamespace(size=2, rank=0)
 
     def held_out(order: torch.Tensor) -> set[float]:
-        shares = [hold_out(rows[part], Run(0, team=team))[1] for part in order.chunk(2)]
+        shares = [hold_out(rows[part], Run(0, processes=processes))[1] for part in order.chunk(2)]
         return set(torch.cat([share[:] for share in shares])[:, 0].tolist())
 
     first, again = held_out(torch.arange(1000)), held_out(torch.arange(1000).flip(0).roll(123))
@@ -215,14 +216,14 @@ def test_the_command_under_torchrun(tmp_path: Path) -> None:
 
 def test_a_team_needs_a_process_group() -> None:
     with pytest.raises(InputError, match=r"scaling is 'torchrun', but there is no process group"):
-        Team(together=True)
+        ProcessGroup(together=True)
 
 
 def test_one_process_agrees_with_itself() -> None:
-    team, rows = Team(), torch.arange(6.0).reshape(3, 2)
-    assert (team.rank, team.size, team.total(5), team.average(0.5)) == (0, 1, 5, 0.5)
-    assert team.gather(rows, 1) is rows
-    assert team.mean(rows).tolist() == [2.0, 3.0]
+    processes, rows = ProcessGroup(), torch.arange(6.0).reshape(3, 2)
+    assert (processes.rank, processes.size, processes.total(5), processes.average(0.5)) == (0, 1, 5, 0.5)
+    assert processes.gather(rows, 1) is rows
+    assert processes.mean(rows).tolist() == [2.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -252,4 +253,4 @@ def test_numbers_and_text_cannot_be_merged() -> None:
 def test_categories_of_a_categorical_keep_their_order() -> None:
     parts = [Column.of("c", pd.Series(pd.Categorical(["x"], categories=k))) for k in (["x", "b"], ["x", "b", "a"])]
     assert Column.merged(parts).categories == ("x", "b", "a")
-    assert Schema.of(pd.DataFrame({"c": [1]})).agreed(Team()).names == ("c",)
+    assert Schema.of(pd.DataFrame({"c": [1]})).agreed(ProcessGroup()).names == ("c",)

@@ -21,7 +21,7 @@ from fastshapley.data.table_schema import Schema
 from fastshapley.estimators import Estimate
 from fastshapley.objective import normalize
 from fastshapley.players import Features
-from fastshapley.training.loop import Run
+from fastshapley.training.run import Run
 from fastshapley.trust.report import Report, measure, true_values
 from fastshapley.value_functions import Marginal, Problem, ValueFunction
 from fastshapley.value_functions.protocol import total_values

@@ -24,7 +24,7 @@ from fastshapley.estimators import exact
 from fastshapley.metrics import relative_squared_error
 from fastshapley.players import Features, Groups
 from fastshapley.training.checkpoint import Checkpoint
-from fastshapley.training.loop import Clock, Run
+from fastshapley.training.run import Clock, Run
 from fastshapley.value_functions import (
     Baseline,
     Marginal,

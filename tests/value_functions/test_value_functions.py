@@ -23,8 +23,9 @@ from fastshapley.data.table_schema import Schema, Table
 from fastshapley.errors import InputError, ModelError
 from fastshapley.estimators import exact
 from fastshapley.players import Features, Groups
-from fastshapley.training.loop import Run, Training
+from fastshapley.training.loop import Training
 from fastshapley.training.recipes import Layers
+from fastshapley.training.run import Run
 from fastshapley.value_functions import (
     Baseline,
     Marginal,

@@ -22,7 +22,8 @@ from fastshapley.explanation import maps
 from fastshapley.networks.convolutional import Backbone, MapsOf, UNet
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.training import recipes
-from fastshapley.training.loop import Run, Training, seed_of, train
+from fastshapley.training.loop import Task, Training, train
+from fastshapley.training.run import Run, seed_of
 from fastshapley.value_functions import Baseline, evaluate, grand_values
 
 _TINY = 1e-7  # the least that the loss is taken to rise: a distribution must be made of it
@@ -109,7 +110,9 @@ class CXPlain:
 
         recipe = recipes.resolve("default", len(x), game.players, images=True)
         training = self.training or recipe.explainer
-        self.losses_ = train(explainer, loss, len(x), training, run, "CXPlain", validate, fetch=partial(batches, x))
+        self.losses_ = train(
+            Task("CXPlain", explainer, len(x), loss, validate, fetch=partial(batches, x)), training, run
+        )
         self.network_, self.schema_, self.partition_ = explainer, game.schema_, game.partition_
         return self
 

@@ -27,7 +27,7 @@ from fastshapley.errors import InputError
 from fastshapley.explanation import maps
 from fastshapley.networks.convolutional import ToPlayers, evaluating, made_maps
 from fastshapley.support.optional import require
-from fastshapley.training.loop import Run, seed_of
+from fastshapley.training.run import Run, seed_of
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from fastshapley.errors import InputError
 from fastshapley.estimators import kernel
 from fastshapley.explainer import FastSHAP
 from fastshapley.explanation import maps
-from fastshapley.training.loop import Run, seed_of
+from fastshapley.training.run import Run, seed_of
 from fastshapley.value_functions import Baseline, Problem
 from fastshapley.value_functions.protocol import Link
 

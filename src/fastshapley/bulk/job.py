@@ -33,7 +33,7 @@ from fastshapley.errors import InputError, PartError
 from fastshapley.explanation import chosen_outputs
 from fastshapley.fit.targets import available_threads
 from fastshapley.training.checkpoint import fingerprint
-from fastshapley.training.loop import one_thread
+from fastshapley.training.run import one_thread
 from fastshapley.value_functions.removal import Removal
 
 if TYPE_CHECKING:

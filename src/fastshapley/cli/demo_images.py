@@ -18,7 +18,8 @@ from fastshapley.data.players import Superpixels
 from fastshapley.data.stream import batches
 from fastshapley.explainer import FastSHAP
 from fastshapley.support.shap_import import shap
-from fastshapley.training.loop import Run, Training, one_thread, train
+from fastshapley.training.loop import Task, Training, train
+from fastshapley.training.run import Run, one_thread
 from fastshapley.trust.report import measure
 
 _GRID = 4
@@ -99,7 +100,8 @@ def _trained(x: Tensor, labels: Tensor, run: Run) -> nn.Module:
         return float(functional.cross_entropy(network(x), labels))
 
     options = Training(epochs=20, learning_rate=3e-3, schedule="cosine")
-    train(network, loss, len(x), options, run, "network", validate, fetch=lambda numbers: batches(x, numbers))
+    task = Task("network", network, len(x), loss, validate, fetch=lambda numbers: batches(x, numbers))
+    train(task, options, run)
     return network
 
 

@@ -19,7 +19,7 @@ from fastshapley.estimators import Estimate
 from fastshapley.explainer import FastSHAP
 from fastshapley.support.atomic_files import write_text
 from fastshapley.support.shap_import import shap
-from fastshapley.training.loop import one_thread
+from fastshapley.training.run import one_thread
 from fastshapley.trust.report import Report, measure
 
 _TOLERANCE = 0.01  # largest standard error over the range of a row's values

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from fastshapley.data.stream import Rows, Stream
 from fastshapley.errors import InputError
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
 
 Container = Literal["tensor", "array", "dataset"]
 _CHANNELS = (1, 3, 4)  # that an image may have, if it is to be told from one whose channels come last
@@ -39,9 +39,9 @@ class ImageSchema:
     low: float
     high: float
 
-    def agreed(self, team: Team) -> ImageSchema:
-        """The schema of the images of a whole team."""
-        if any(other != self for other in team.everyone(self)):
+    def agreed(self, processes: ProcessGroup) -> ImageSchema:
+        """The schema of the images of a whole processes."""
+        if any(other != self for other in processes.everyone(self)):
             raise InputError(f"X has images of another shape or type in other processes, and {self.shape} here")
         return self
 

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-Rows = Any  # a tensor of rows, or a `Stream` of them
-
 
 class Stream:
     """The rows of a torch Dataset, read through a DataLoader.
@@ -88,6 +86,9 @@ class _Items:
 
 def _on_cpu(rows: slice | Tensor) -> slice | Tensor:
     return rows.cpu() if isinstance(rows, Tensor) else rows
+
+
+Rows = Tensor | Stream  # what is held in memory, or read when it is needed
 
 
 def some(x: Rows, rows: Tensor) -> Rows:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fastshapley.data.column import Column, survives
 from fastshapley.errors import InputError
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +65,15 @@ class Schema:
         columns = tuple(Column.of(f"x{key}", frame[key]) for key in frame.columns)
         return cls("array", columns, array.dtype.str)
 
-    def agreed(self, team: Team) -> Schema:
-        """The schema of the rows of a whole team."""
-        everyone = team.everyone(self)
+    def agreed(self, processes: ProcessGroup) -> Schema:
+        """The schema of the rows of a whole processes."""
+        everyone = processes.everyone(self)
         if any((other.container, other.names) != (self.container, self.names) for other in everyone):
             raise InputError("X has other columns in other processes, or is of another type there")
         columns = zip(*(schema.columns for schema in everyone), strict=True)
-        merged = tuple(Column.merged(parts) for parts in columns) if team.size > 1 else self.columns
+        merged = tuple(Column.merged(parts) for parts in columns) if processes.size > 1 else self.columns
         plain = self.container != "frame" and all(column.categories is None for column in merged)
-        dtype = str(np.result_type(*(s.dtype for s in everyone))) if plain and team.size > 1 else self.dtype
+        dtype = str(np.result_type(*(s.dtype for s in everyone))) if plain and processes.size > 1 else self.dtype
         return Schema(self.container, merged, dtype)
 
     @property

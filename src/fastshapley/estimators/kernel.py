@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fastshapley.coalitions import curvature, kernel_sizes, sample_kernel, subsets
+from fastshapley.coalitions import curvature, kernel_sizes, pair_count, sample_kernel, subsets
 from fastshapley.errors import InputError
 from fastshapley.estimators.regression import Stratum, draw_weights, solve_pairs, solve_with_errors
 from fastshapley.estimators.sampling import Block, Estimate, estimate_by_sampling
@@ -42,7 +42,7 @@ def kernel(
     history: also keep the values at some budgets on the way, or at the given ones.
     """
     players = value_function.players
-    most = (1 << players - 1) - 1  # pairs that there are
+    most = pair_count(players)  # pairs that there are
     if sampling not in ("kernel", "leverage"):
         raise InputError(f"sampling is {sampling!r}: use 'kernel' or 'leverage'")
     if sampling == "leverage" and not paired:
@@ -119,7 +119,7 @@ def leverage_values(
 
     The bare estimate, without standard errors; with all pairs that there are it is exact.
     """
-    pairs = min(pairs, (1 << value_function.players - 1) - 1)
+    pairs = min(pairs, pair_count(value_function.players))
     values, totals = [], []
     for part in x.split(max(1, _EVALUATIONS // (2 * pairs))):
         total = total_values(value_function, part)

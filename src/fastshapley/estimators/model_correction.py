@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fastshapley.coalitions import pair_count
 from fastshapley.errors import InputError
 from fastshapley.estimators.residuals import residuals
 from fastshapley.objective import normalize
@@ -81,7 +82,7 @@ def corrected(game: Shortfall, x: Tensor, values: Tensor, total: Tensor, calls: 
     even = (gap / players)[:, None].expand(values.shape)
     if players == 1:
         return normalize(values, total), torch.zeros_like(values)
-    pairs, most = calls // 2, (1 << players - 1) - 1
+    pairs, most = calls // 2, pair_count(players)
     rounds = -(-pairs // most)  # of few players, all pairs again, with other background rows
     found = [residuals(game, x, even, pairs // rounds, game.generator, noisy=True) for _ in range(rounds)]
     error = torch.stack([each.error for each in found]).mean(0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fastshapley.coalitions import curvature
+from fastshapley.coalitions import curvature, pair_count
 from fastshapley.estimators.kernel import draw_pairs
 from fastshapley.value_functions.protocol import ValueFunction
 
@@ -55,7 +55,7 @@ def residuals(
     leave some variance.
     """
     players = value_function.players
-    pairs = min(max(pairs, players), (1 << players - 1) - 1)
+    pairs = min(max(pairs, players), pair_count(players))
     slope = 4 * curvature(players)
     parts = []
     for rows in torch.arange(len(x), device=x.device).split(max(1, _EVALUATIONS // (2 * pairs))):

@@ -21,7 +21,7 @@ from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
 from fastshapley.objective import normalize
 from fastshapley.support.shap_import import shap
 from fastshapley.training.checkpoint import fingerprint
-from fastshapley.training.loop import seed_of
+from fastshapley.training.run import seed_of
 from fastshapley.value_functions import BaseGame, Surrogate
 from fastshapley.value_functions.protocol import apply_link, grand_values, null_values
 from fastshapley.value_functions.removal import Removal

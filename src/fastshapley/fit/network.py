@@ -22,8 +22,9 @@ from fastshapley.fit.targets import Batch, Examination, Lesson, prepare_examinat
 from fastshapley.networks.convolutional import Backbone, MapsOf, UNet
 from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
-from fastshapley.training.loop import Run, train
+from fastshapley.training.loop import Task, train
 from fastshapley.training.recipes import Recipe
+from fastshapley.training.run import Run
 from fastshapley.value_functions.background_sampling import background_values, thinning
 from fastshapley.value_functions.protocol import BaseGame, ValueFunction
 from fastshapley.value_functions.surrogate import Surrogate
@@ -55,7 +56,7 @@ def build_network(
         if isinstance(schema, Schema) and isinstance(x, Tensor):
             if isinstance(given, Backbone | UNet):
                 raise InputError(f"network is {given!r}, which is for images: pass a module, or None")
-            encoder = TableEncoder.fitted(x, schema.category_counts, recipe.tails, run.team)
+            encoder = TableEncoder.fitted(x, schema.category_counts, recipe.tails, run.processes)
             body = copy.deepcopy(given) or _table_body(encoder, game, players.owner, outputs, recipe)
         elif isinstance(given, nn.Module):
             body = MapsOf(copy.deepcopy(given), players)
@@ -145,7 +146,7 @@ def fit_network(
     network.scale.copy_(scale)
     total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
     lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)
-    if run.team.all(_is_constant(lesson, exam, run)):
+    if run.processes.all(_is_constant(lesson, exam, run)):
         network.scale.zero_()
         return [], exam.pace
 
@@ -174,7 +175,8 @@ def fit_network(
         return {"mse": f"-{gain * unit:.4g}"} if unit is not None else {"scaled mse": f"-{gain:.4g}"}
 
     fetch = partial(batches, lesson.x)
-    losses = train(network, loss, len(lesson.x), recipe.explainer, run, "explainer", validate, describe, fetch)
+    task = Task("explainer", network, len(lesson.x), loss, validate, describe, fetch)
+    losses = train(task, recipe.explainer, run)
     if len(losses) == 1 and not run.clock.left() and not update:
         logger.warning("time_budget left no time to train the explainer: every player gets the same value")
         network.scale.zero_()
@@ -194,7 +196,7 @@ def _scale(value_function: ValueFunction, exam: Examination, recipe: Recipe, run
 
     Classes whose values cancel share it. The paper's recipe takes probabilities as they are.
     """
-    spread = run.team.mean(exam.worth.square().flatten(0, 1)).sqrt() / math.sqrt(value_function.players)
+    spread = run.processes.mean(exam.worth.square().flatten(0, 1)).sqrt() / math.sqrt(value_function.players)
     if isinstance(value_function, BaseGame) and value_function.scale == "probabilities":
         if recipe.targets is None and value_function.link == "identity":
             return torch.ones_like(spread)
@@ -203,7 +205,7 @@ def _scale(value_function: ValueFunction, exam: Examination, recipe: Recipe, run
 
 
 def _as_before(scale: Tensor, run: Run) -> Tensor:
-    """The units in which a team that goes on began to learn: its rows may be dealt out otherwise now."""
+    """The units in which a processes that goes on began to learn: its rows may be dealt out otherwise now."""
     if run.common is None:
         return scale
     common = run.common
@@ -214,7 +216,7 @@ def _as_before(scale: Tensor, run: Run) -> Tensor:
             common.save("scale", {"scale": scale.cpu()})
         return scale.cpu() if known is None else known["scale"]
 
-    return run.team.share(first).to(scale)
+    return run.processes.share(first).to(scale)
 
 
 def _is_constant(lesson: Lesson, exam: Examination, run: Run) -> bool:

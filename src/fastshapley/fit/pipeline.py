@@ -32,8 +32,8 @@ from fastshapley.fit.setup import (
 )
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.training import recipes
-from fastshapley.training.loop import Clock, Run, one_thread
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
+from fastshapley.training.run import Clock, Run, Timing, one_thread
 from fastshapley.trust.drift import Reference
 from fastshapley.trust.error_bars import Errors, fit_errors
 from fastshapley.trust.report import ROWS, Report, measure_network
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_EXAM, _SEEN = 4096, 16384  # rows of a team that one process measures, and that stand for all
+_EXAM, _SEEN = 4096, 16384  # rows of a processes that one process measures, and that stand for all
 _LITTLE = 0.05  # of the evaluations that errors are usually learnt from, where no network is trained
 _SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for a surrogate, and for what comes after the network
 _ERRORS = 0.5  # of that
@@ -64,7 +64,7 @@ class Fitted:
     errors: Errors | None
     report: Report | None
     reference: Reference
-    timings: dict[str, tuple[float, int]]
+    timings: dict[str, Timing]
 
 
 def fit_explainer(
@@ -74,14 +74,14 @@ def fit_explainer(
     checkpoint: str | os.PathLike[str] | None,
     *,
     update: bool,
-    team: Team | None = None,
+    processes: ProcessGroup | None = None,
 ) -> Fitted:
     """What ``explainer`` learns from rows; it is not changed. An ``update`` starts from what it has learnt.
 
     In a ``team`` each process has rows of its own, and all learn the same.
     """
-    team = team or Team()
-    if team.size > 1 and explainer.time_budget is not None:
+    processes = processes or ProcessGroup()
+    if processes.size > 1 and explainer.time_budget is not None:
         raise InputError("time_budget is for one process: leave it out where several train together")
     clock = Clock()
     if explainer.time_budget is not None:
@@ -98,29 +98,29 @@ def fit_explainer(
         schema = given.schema_  # codes of categories mean the same to a game fitted before as to this explainer
     else:
         schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
-        schema = schema.agreed(team)
+        schema = schema.agreed(processes)
     images = isinstance(schema, ImageSchema)
     x = schema.encode(X).to(device_of(explainer) if before is None else before.scale.device)
     x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
     for argument, rows in (("X", x), ("X_val", x_val)):
-        if not team.all(rows is None or len(rows) > 0):
-            raise InputError(f"{argument} has no rows" + (" in some process" if team.size > 1 else ""))
+        if not processes.all(rows is None or len(rows) > 0):
+            raise InputError(f"{argument} has no rows" + (" in some process" if processes.size > 1 else ""))
     if before is not None:
         warn_of_gaps(schema, before, x)
-    trial = team.share(lambda: trial_rows(x)).to(x.device)
+    trial = processes.share(lambda: trial_rows(x)).to(x.device)
     check_budget(explainer.evaluation_budget, len(trial))
     model = None if explainer.model is None else ModelFunction(explainer.model, schema, trial, explainer.logits)
     partition = explainer.partition_ if update else players_of(explainer, schema)
-    if not update and team.rank == 0:
+    if not update and processes.rank == 0:
         mention_one_hot(explainer, schema, x)
-    run = replace(start_run(explainer, schema, x, x_val, model, checkpoint, before, team), clock=clock)
+    run = replace(start_run(explainer, schema, x, x_val, model, checkpoint, before, processes), clock=clock)
     x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
     x_exam, x_report = hold_out(x_val, run, share=0.5, most=ROWS)
     held_out = x_val is not x and x_report is not x_exam
-    rows_in_all = team.total(len(x))
+    rows_in_all = processes.total(len(x))
     recipe = recipes.resolve(explainer.recipe, rows_in_all, len(partition), images=images)
     allowed = explainer.evaluation_budget
-    budget = Budget(None if allowed is None else allowed // team.size, () if model is None else ((model, 0),))
+    budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))
     x_report = x_report[:]
     with nullcontext() if images else one_thread():  # convolutions have work for all
         game: ValueFunction = given
@@ -132,7 +132,7 @@ def fit_explainer(
         recipe = recipes.resolve(
             explainer.recipe, rows_in_all, len(partition), noisy=can_be_thinned(game), images=images
         )
-        recipe = recipes.shared(recipe, team.size)
+        recipe = recipes.shared(recipe, processes.size)
         recipe = budget.bound(recipes.continued(recipe) if update else recipe, game)
         if before is None:
             network = build_network(x, schema, game, partition, explainer.model, explainer.network, recipe, run)
@@ -151,7 +151,11 @@ def fit_explainer(
             owner=partition.owner,
             update=update,
         )
-        x_exam, x_report, x = team.gather(x_exam, _EXAM), team.gather(x_report, ROWS), team.gather(x, _SEEN)
+        x_exam, x_report, x = (
+            processes.gather(x_exam, _EXAM),
+            processes.gather(x_report, ROWS),
+            processes.gather(x, _SEEN),
+        )
 
         def measure() -> tuple[Errors | None, Report | None, Reference]:
             """What is left to do is little, of some rows: one process does it for all."""
@@ -186,7 +190,7 @@ def fit_explainer(
                 )
             return errors, report, Reference.of(x, gaps, run.generator("reference"))
 
-        errors, report, reference = team.share(measure)
+        errors, report, reference = processes.share(measure)
     names = _output_names(model, game.outputs)
     if update and names == _output_names(None, game.outputs):
         names = explainer.output_names_
@@ -201,8 +205,8 @@ def _fit_game(given: Any, problem: Problem, run: Run, *, update: bool) -> ValueF
     """The game of the problem's model: fitted, updated, or as it was given."""
     if not is_fitted(given):
         new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
-        if not isinstance(new, Surrogate) and run.team.size > 1:  # all play with the same background
-            problem, run = replace(problem, x=run.team.gather(problem.x, _SEEN)), run.alone()
+        if not isinstance(new, Surrogate) and run.processes.size > 1:  # all play with the same background
+            problem, run = replace(problem, x=run.processes.gather(problem.x, _SEEN)), run.alone()
         return new.fit(problem, run)
     if update and isinstance(given, Surrogate):
         assert problem.recipe is not None

@@ -22,8 +22,8 @@ from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint, fingerprint, stable_text
-from fastshapley.training.loop import Run, seed_of
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
+from fastshapley.training.run import Run, seed_of
 from fastshapley.value_functions import BaseGame, Baseline, Marginal, Surrogate
 from fastshapley.value_functions.protocol import LINKS
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 HELD_OUT = 0.2  # of the rows, when no validation rows are given
 _BUILT = ("value_function", "players", "network")  # which are other objects after a file was loaded
-_LEFT_OUT = 100  # rows of each process that may be others when a team goes on
+_LEFT_OUT = 100  # rows of each process that may be others when a processes goes on
 _SHOWN = 5  # one-hot columns that are mentioned by name
 NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
 
@@ -107,17 +107,17 @@ def start_run(
     model: ModelFunction | None,
     checkpoint: str | os.PathLike[str] | None,
     before: nn.Module | None = None,
-    team: Team | None = None,
+    processes: ProcessGroup | None = None,
 ) -> Run:
     """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings.
 
     ``before`` is the network that an update starts from. A ``team``'s rows may be dealt out otherwise than before:
     then what a process has prepared from its own is no longer of use, but what was trained together is.
     """
-    team = team or Team()
+    processes = processes or ProcessGroup()
     store = Checkpoint(checkpoint)
-    seed = team.share(lambda: seed_of(explainer.random_state))
-    progress = explainer.progress and team.rank == 0
+    seed = processes.share(lambda: seed_of(explainer.random_state))
+    progress = explainer.progress and processes.rank == 0
     if checkpoint is not None:
         settings = {
             name: stable_text(value)
@@ -129,27 +129,27 @@ def start_run(
         weights = [] if before is None else list(before.state_dict().values())
         if before is not None and isinstance(explainer.value_function_, Surrogate):
             weights += explainer.value_function_.network_.state_dict().values()
-        if team.size > 1:
+        if processes.size > 1:
             key = fingerprint(schema, settings, *weights)
-            seed = team.share(lambda: store.claim(key, seed_of(explainer.random_state)))
-            own = store.of_share(f"{team.rank} of {team.size}", fingerprint(*seen, sizes, seed))
-            _claim_together(store, team, x, model)
-            return Run(seed, own, progress, x.device, team=team, common=store)
+            seed = processes.share(lambda: store.claim(key, seed_of(explainer.random_state)))
+            own = store.of_share(f"{processes.rank} of {processes.size}", fingerprint(*seen, sizes, seed))
+            _claim_together(store, processes, x, model)
+            return Run(seed, own, progress, x.device, processes=processes, common=store)
         seed = store.claim(fingerprint(schema, *seen, sizes, settings, *weights), seed)
         if model is not None:
             store.claim_outputs(model.tried)
-    return Run(seed, store, progress, x.device, team=team)
+    return Run(seed, store, progress, x.device, processes=processes)
 
 
-def _claim_together(store: Checkpoint, team: Team, x: Rows, model: ModelFunction | None) -> None:
+def _claim_together(store: Checkpoint, processes: ProcessGroup, x: Rows, model: ModelFunction | None) -> None:
     """Tie a team's directory to its model and to its rows, however these are dealt out, or refuse another's.
 
     Where shares must be equal, a few rows may be left out, and others the next time: means tell well enough.
     """
     rows = x[:0].flatten(1) if isinstance(x, Stream) else x.flatten(1).nan_to_num()
-    mean = team.mean(rows) if len(rows) else torch.zeros(0)
-    spread = team.mean((rows - mean).square()).sqrt() if len(rows) else mean
-    count = team.total(len(x))
+    mean = processes.mean(rows) if len(rows) else torch.zeros(0)
+    spread = processes.mean((rows - mean).square()).sqrt() if len(rows) else mean
+    count = processes.total(len(x))
 
     def continues() -> bool:
         trial = trial_rows(x)
@@ -162,11 +162,11 @@ def _claim_together(store: Checkpoint, team: Team, x: Rows, model: ModelFunction
         if model is not None:
             outputs = model(known["x"].to(x.device)).cpu()
         off = (known["mean"] - mean.cpu()).abs() if known["mean"].shape == mean.shape else torch.tensor(torch.inf)
-        near = bool((off <= 1e-9 + _LEFT_OUT * team.size / count * known["spread"]).all())
+        near = bool((off <= 1e-9 + _LEFT_OUT * processes.size / count * known["spread"]).all())
         like = known["y"].shape == outputs.shape and torch.allclose(known["y"], outputs, rtol=1e-4, atol=1e-6)
-        return near and like and abs(known["count"] - count) <= _LEFT_OUT * team.size
+        return near and like and abs(known["count"] - count) <= _LEFT_OUT * processes.size
 
-    if not team.share(continues):
+    if not processes.share(continues):
         raise store.refusal()
 
 
@@ -227,7 +227,7 @@ def hold_out(x: Rows, run: Run, share: float = HELD_OUT, most: float = math.inf)
     """The rows without, and those in, a random share of them; both are all where there are too few to part with."""
     order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
     held = min(int(share * len(x)), int(min(most, len(x))))
-    if run.team.size > 1 and isinstance(x, Tensor):  # by what is in a row: another may have it next time
+    if run.processes.size > 1 and isinstance(x, Tensor):  # by what is in a row: another may have it next time
         draws = _draws(x, run.seed, share)
         order, below = draws.argsort(), int((draws < share).sum())
         held = int(min(most, below)) if 0 < below < len(x) else held

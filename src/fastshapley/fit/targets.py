@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -20,8 +19,8 @@ from fastshapley.data.augmentation import mix_rows
 from fastshapley.data.stream import Rows, some
 from fastshapley.estimators.kernel import leverage_values
 from fastshapley.objective import coalition_loss
-from fastshapley.training.loop import Clock, Run
 from fastshapley.training.recipes import Recipe, Targets
+from fastshapley.training.run import Run, Timing
 from fastshapley.value_functions.background_sampling import Thin, cost_of
 from fastshapley.value_functions.protocol import (
     BaseGame,
@@ -79,8 +78,8 @@ def prepare_examination(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str
     saved: dict[str, Any] | None = run.checkpoint.load(name)
     if saved is None:
         seconds = math.inf if recipe.targets is None else _LOOK * recipe.targets.seconds
-        clock = Clock(min(seconds, _EXAMINATION * run.clock.left()))
-        start, parts, done = time.monotonic(), [], 0
+        clock = run.clock.part(min(seconds, _EXAMINATION * run.clock.left()))
+        parts, done = [], 0
         while done < len(x) and (not done or clock.left()):
             part = x[done : 2 * done + 1]
             s = sample_kernel(len(part), recipe.validation_coalitions, game.players, generator)
@@ -88,11 +87,11 @@ def prepare_examination(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str
             parts.append((total, s, worth))
             done += len(part)
         total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
-        pace = (time.monotonic() - start) / (s[..., 0].numel() * cost_of(game))
+        pace = clock.elapsed() / (s[..., 0].numel() * cost_of(game))
         saved = {"total": total, "s": s, "worth": worth, "pace": pace}
         run.checkpoint.save(name, saved)
     total, s, worth = (saved[name].to(x.device) for name in ("total", "s", "worth"))
-    return Examination(x[: len(s)], total, s, worth, run.team.average(saved["pace"]))
+    return Examination(x[: len(s)], total, s, worth, run.processes.average(saved["pace"]))
 
 
 def prepare_lesson(
@@ -246,9 +245,8 @@ def _evaluate(
             run.checkpoint.save(name, saved)
         return [part.to(x.device) for part in saved["parts"]]
 
-    start = time.monotonic()
     parts, blocks = [], torch.arange(len(x), device=x.device).split(max(1, _block(x, run) // calls))
-    clock = Clock(min(seconds, _SHARE * run.clock.left()))
+    clock = run.clock.part(min(seconds, _SHARE * run.clock.left()))
     total = sum(map(len, blocks))
     with run.bar(total, "coalitions", "row") as bar, closing(_each(one, len(blocks), threads)) as results:
         for number, part in enumerate(results):
@@ -257,7 +255,7 @@ def _evaluate(
             if not clock.left():
                 break
     found = tuple(torch.cat(column) for column in zip(*parts, strict=True))
-    run.timings["coalitions"] = (time.monotonic() - start, len(found[0]) * calls)
+    run.timings["coalitions"] = Timing(clock.elapsed(), clock.seconds, len(found[0]) * calls)
     return found
 
 

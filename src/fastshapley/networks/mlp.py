@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fastshapley.errors import InputError
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
 
 Activation = Literal["relu", "elu", "silu"]
 _MANY = 64  # coalitions of a row
@@ -136,17 +136,17 @@ class TableEncoder(nn.Module):
 
     @classmethod
     def fitted(
-        cls, x: Tensor, categories: Sequence[int], tails: float | None = None, team: Team | None = None
+        cls, x: Tensor, categories: Sequence[int], tails: float | None = None, processes: ProcessGroup | None = None
     ) -> TableEncoder:
-        """An encoder with the means, the spreads and the gaps of the rows ``x``, or of those of a team."""
-        team = team or Team()
-        gaps = team.mean(x.isnan().double())
+        """An encoder with the means, the spreads and the gaps of the rows ``x``, or of those of a processes."""
+        processes = processes or ProcessGroup()
+        gaps = processes.mean(x.isnan().double())
         encoder = cls(categories, (gaps > 0).tolist(), tails=tails)
         chosen = encoder.numbers.to(x.device)
         numbers, present = x[:, chosen], 1 - gaps[chosen]
         present = torch.where(present > 0, present, 1.0)  # of a column of nothing but gaps
-        mean = team.mean(numbers.nan_to_num()) / present
-        spread = (team.mean((numbers - mean).nan_to_num().square()) / present).sqrt()
+        mean = processes.mean(numbers.nan_to_num()) / present
+        spread = (processes.mean((numbers - mean).nan_to_num().square()) / present).sqrt()
         # a constant column has no spread, or one of rounding errors only
         spread = torch.where(spread > 1e-9 * mean.abs(), spread, 1.0)
         encoder.mean.copy_(mean)

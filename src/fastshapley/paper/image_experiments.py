@@ -33,8 +33,9 @@ from fastshapley.paper.image_settings import EVALUATORS, METHODS, SLOW, ImageSca
 from fastshapley.paper.store import Arrays, Store, game_arrays, game_from
 from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint
-from fastshapley.training.loop import Run, Training, one_thread, train
+from fastshapley.training.loop import Task, Training, train
 from fastshapley.training.recipes import Recipe
+from fastshapley.training.run import Run, one_thread
 from fastshapley.value_functions import Problem, Surrogate
 
 _BACKGROUND = 10  # images for DeepSHAP
@@ -195,7 +196,9 @@ class ImageExperiments:
             options = _training(self.set.tuning, learning_rate=2e-4)
             run = Run(_SEED, checkpoint)
             train(
-                network, loss, len(images.x), options, run, "model", validate, fetch=lambda n: batches(images.x, n)
+                Task("model", network, len(images.x), loss, validate, fetch=lambda n: batches(images.x, n)),
+                options,
+                run,
             )
         return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
 

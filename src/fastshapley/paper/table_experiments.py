@@ -25,8 +25,8 @@ from fastshapley.paper.store import Arrays, Store, game_arrays, game_from
 from fastshapley.paper.table_settings import TABLES, baseline
 from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint
-from fastshapley.training.loop import Run, one_thread
 from fastshapley.training.recipes import Recipe
+from fastshapley.training.run import Run, one_thread
 from fastshapley.value_functions import BaseGame, Marginal, Problem, Surrogate
 from fastshapley.value_functions.protocol import total_values
 

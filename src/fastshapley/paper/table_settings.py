@@ -15,8 +15,9 @@ from fastshapley.datasets.table_loaders import Split, load_bankruptcy, load_cens
 from fastshapley.networks.mlp import Perceptron, TableEncoder
 from fastshapley.support.optional import require
 from fastshapley.training import recipes
-from fastshapley.training.loop import Run, Training, one_thread, train
+from fastshapley.training.loop import Task, Training, train
 from fastshapley.training.recipes import Layers, Recipe
+from fastshapley.training.run import Run, one_thread
 from fastshapley.value_functions import Baseline
 
 
@@ -76,7 +77,7 @@ def neural_network(data: Split) -> nn.Module:
 
     with one_thread():
         options = Training(epochs=100, batch_size=128, learning_rate=1e-3, patience=5)
-        train(logits, loss, len(x), options, run, "model", validate)
+        train(Task("model", logits, len(x), loss, validate), options, run)
     return nn.Sequential(logits, nn.Softmax(dim=1)).eval()
 
 

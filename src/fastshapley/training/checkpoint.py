@@ -1,4 +1,4 @@
-"""Unfinished work on disk: a run that is killed goes on where it was."""
+"""Unfinished work on disk, so that a run that was killed can be resumed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from torch import Tensor, nn
 from fastshapley.errors import TrainingError
 from fastshapley.support.atomic_files import write_atomically, write_text
 
+SAVE_INTERVAL = 5.0  # seconds between two saved states of a network in training
+
 
 def fingerprint(*parts: Any) -> str:
-    """A hash of tensors and of anything with a stable ``repr``."""
+    """Return a hash of tensors, and of anything with a stable ``repr``."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.detach().cpu().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode()
@@ -30,7 +32,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def stable_text(value: Any) -> str:
-    """A setting as text that is the same in every process, and different for different settings."""
+    """Return a setting as text that is the same in every process, and different for different settings."""
     if isinstance(value, nn.Module):
         return str(value) + fingerprint(*value.state_dict().values())
     if isinstance(value, BaseEstimator):
@@ -46,13 +48,28 @@ def stable_text(value: Any) -> str:
 
 
 class Checkpoint:
-    """Named states in a directory, or nowhere if it is None. Loading one never executes it."""
+    """Named states in a directory. Loading one never executes it.
 
-    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+    Parameters
+    ----------
+    directory : str, os.PathLike or None
+        Where the states are kept. With None nothing is kept.
+    interval : float, optional
+        Seconds between two saved states of a network in training, by default `SAVE_INTERVAL`.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None, interval: float | None = None) -> None:
         self.directory = None if directory is None else Path(directory)
+        self.interval = SAVE_INTERVAL if interval is None else interval
 
     def claim(self, key: str, seed: int) -> int:
-        """Tie the directory to one run and return that run's seed; another run's directory is refused."""
+        """Tie the directory to one run, and return the seed of that run.
+
+        Raises
+        ------
+        TrainingError
+            If the directory belongs to another run.
+        """
         if self.directory is None:
             return seed
         path = self.directory / "run.json"
@@ -61,7 +78,9 @@ class Checkpoint:
                 run = json.loads(path.read_text())
                 known, seed = run["key"], int(run["seed"])
             except (ValueError, KeyError, TypeError):
-                raise TrainingError(f"checkpoint {self.directory}: run.json cannot be read; delete it") from None
+                raise TrainingError(
+                    f"checkpoint {self.directory}: run.json cannot be read: delete the directory"
+                ) from None
             if known != key:
                 raise self.refusal()
             return seed
@@ -69,10 +88,13 @@ class Checkpoint:
         return seed
 
     def of_share(self, name: str, key: str) -> Checkpoint:
-        """A directory in this one, for what is made of a share of the rows; what is of another share is deleted."""
+        """Return a checkpoint in a subdirectory, for one process's share of the rows.
+
+        States of another share are deleted.
+        """
         if self.directory is None:
             return self
-        own = Checkpoint(self.directory / name)
+        own = Checkpoint(self.directory / name, self.interval)
         try:
             own.claim(key, 0)
         except TrainingError:
@@ -81,7 +103,10 @@ class Checkpoint:
         return own
 
     def claim_outputs(self, y: Tensor) -> None:
-        """Tie the directory to a model, by its outputs for some rows: up to rounding, which threads may change."""
+        """Tie the directory to a model, by its outputs for some rows.
+
+        Outputs are compared up to rounding, which depends on the number of threads.
+        """
         known = self.load("model")
         if known is None:
             self.save("model", {"y": y.cpu()})
@@ -89,14 +114,14 @@ class Checkpoint:
             raise self.refusal()
 
     def refusal(self) -> TrainingError:
-        """What to say to another run."""
+        """Return the error for a run that the directory does not belong to."""
         return TrainingError(
             f"checkpoint {self.directory} belongs to a run with other data, another model or other settings: "
             "choose another directory, or delete this one"
         )
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """The state saved under ``name``, or None."""
+        """Return the state saved under ``name``, or None."""
         if self.directory is None or not (path := self.directory / f"{name}.pt").exists():
             return None
         try:
@@ -108,5 +133,6 @@ class Checkpoint:
         return state
 
     def save(self, name: str, state: dict[str, Any]) -> None:
+        """Save a state under ``name``, atomically."""
         if self.directory is not None:
             write_atomically(self.directory / f"{name}.pt", lambda path: torch.save(state, path))

@@ -1,41 +1,54 @@
-"""One loop for every network here. It knows nothing of Shapley values."""
+"""The training loop of every network here. It knows nothing about Shapley values."""
 
 from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from numbers import Integral
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from fastshapley.errors import TrainingError
-from fastshapley.training.checkpoint import Checkpoint, fingerprint
-from fastshapley.training.process_group import Team
+from fastshapley.training.process_group import ProcessGroup
+from fastshapley.training.run import Run, Timing
 
-Loss = Callable[[Any, torch.Generator], Tensor]
+BatchLoss = Callable[[Any, torch.Generator], Tensor]
 Fetch = Callable[[Sequence[Tensor]], Iterable[Any]]
-_SAVE_SECONDS = 5.0
-_WARM = 0.1  # of the work, in which a cosine schedule's rate rises
+WARM_UP_SHARE = 0.1  # share of the work in which the rate of a cosine schedule rises
+EPOCHS_OF_STEPS = 20  # epochs that a number of steps is divided into
 
 
 @dataclass(frozen=True)
 class Training:
     """How one network is trained.
 
-    Either ``epochs`` (passes over the rows, at most) or ``steps`` is given; an epoch is then a twentieth of the
-    steps, be that a part of the rows or several passes.
-    ``schedule="plateau"`` multiplies the rate by ``factor`` after ``plateau`` epochs without improvement, down
-    to ``floor``; ``"cosine"`` warms up over the first tenth and anneals to zero. Training stops after
-    ``patience`` epochs without improvement (None: never), and the weights of the best epoch are kept.
-    ``clip`` is the largest norm of a gradient.
+    Give either ``epochs`` or ``steps``. With steps, an epoch is a twentieth of them, which may be a part of the
+    rows or several passes over them. The weights of the best epoch are kept.
+
+    Parameters
+    ----------
+    epochs : int, optional
+        The largest number of passes over the rows.
+    steps : int, optional
+        The number of minibatches.
+    batch_size : int
+        Rows per minibatch.
+    learning_rate : float
+        The peak learning rate of AdamW.
+    weight_decay : float
+        The weight decay of AdamW.
+    schedule : {"plateau", "cosine"}
+        ``"plateau"`` multiplies the rate by ``factor`` after ``plateau`` epochs without improvement, down to
+        ``floor``. ``"cosine"`` raises it over the first tenth and then anneals it to zero.
+    factor, plateau, floor : float, int, float
+        The options of the plateau schedule.
+    patience : int, optional
+        Stop after this many epochs without improvement. None never stops early.
+    clip : float, optional
+        The largest norm of a gradient.
     """
 
     epochs: int | None = None
@@ -69,128 +82,79 @@ class Training:
         for name in ("epochs", "steps", "batch_size", "plateau", "patience"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, int):
-                raise ValueError(f"Training: {name} is {value!r}, which is no whole number")
+                raise ValueError(f"Training: {name} is {value!r}, which is not an integer")
         if self.schedule not in ("plateau", "cosine"):
             raise ValueError(f"Training: schedule is {self.schedule!r}; use 'plateau' or 'cosine'")
 
     def plan(self, rows: int) -> tuple[int, int]:
-        """How many epochs this is over so many rows, and of how many steps each."""
+        """Return the number of epochs over ``rows`` rows, and the number of steps in each."""
         if self.epochs is not None:
             return self.epochs, math.ceil(rows / self.batch_size)
         steps = self.steps or 0
-        batches = max(1, math.ceil(steps / 20))
+        batches = max(1, math.ceil(steps / EPOCHS_OF_STEPS))
         return math.ceil(steps / batches), batches
 
 
-@dataclass(frozen=True)
-class Clock:
-    """The seconds that some work may take; by default as many as it needs."""
-
-    seconds: float = math.inf
-    start: float = field(default_factory=lambda: time.monotonic())
-
-    def left(self) -> float:
-        return max(0.0, self.start + self.seconds - time.monotonic())
-
-    def used(self) -> float:
-        """The share of the time that is gone, from 0 to 1."""
-        return 1 - self.left() / self.seconds if 0 < self.seconds < math.inf else float(self.seconds <= 0)
+def _no_description(history: list[float]) -> dict[str, str]:
+    return {}
 
 
 @dataclass(frozen=True)
-class Run:
-    """What the phases of a fit share: a seed, a place for unfinished work, time, and whether to show bars.
+class Task:
+    """A network and what it is to learn.
 
-    ``timings`` are filled in by the phases: the seconds of each, and how many steps, or rows, it did in them.
-    Of a ``team``, each process has unfinished work of its own; what they train together is in ``common``.
+    Attributes
+    ----------
+    name : str
+        The name of the phase: of its progress bar, its random numbers and its saved state.
+    network : torch.nn.Module
+        The network, which is trained in place.
+    rows : int
+        The number of training rows of this process.
+    loss : callable
+        ``loss(batch, generator)`` returns the loss of a minibatch.
+    validate : callable
+        ``validate()`` returns the loss that chooses the best epoch.
+    describe : callable
+        ``describe(history)`` returns what the progress bar shows in addition.
+    fetch : callable
+        Turns the row numbers of all minibatches of an epoch into the minibatches. By default these are the row
+        numbers themselves.
     """
 
-    seed: int
-    checkpoint: Checkpoint = field(default_factory=lambda: Checkpoint(None))
-    progress: bool = False
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    clock: Clock = field(default_factory=Clock)
-    timings: dict[str, tuple[float, int]] = field(default_factory=dict)
-    team: Team = field(default_factory=Team)
-    common: Checkpoint | None = None
-
-    def alone(self) -> Run:
-        """The same run for one process, with the first one's random numbers."""
-        return replace(self, team=Team(), checkpoint=self.common or self.checkpoint, common=None)
-
-    def within(self, share: float) -> Run:
-        """The same run with a share of the time that is left."""
-        return replace(self, clock=Clock(share * self.clock.left()))
-
-    def generator(self, phase: str) -> torch.Generator:
-        """A generator for one phase, the same at every call."""
-        return torch.Generator(self.device).manual_seed(self._seed(phase))
-
-    @contextmanager
-    def isolated(self, phase: str) -> Iterator[None]:
-        """Seed torch's global generators (initial weights, dropout) inside, and leave them untouched outside."""
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(self._seed(phase))
-            yield
-
-    def bar(self, total: int, description: str, unit: str) -> Any:
-        return tqdm(total=total, desc=description, unit=unit, disable=not self.progress)
-
-    def _seed(self, phase: str) -> int:
-        rank = self.team.rank
-        return int(fingerprint(self.seed, phase, *([rank] if rank else []))[:15], 16)
+    name: str
+    network: nn.Module
+    rows: int
+    loss: BatchLoss
+    validate: Callable[[], float]
+    describe: Callable[[list[float]], dict[str, str]] = _no_description
+    fetch: Fetch = iter
 
 
-def seed_of(random_state: Any) -> int:
-    """A seed from what scikit-learn takes for one; a new one for None."""
-    if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31))
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31))
-    if not isinstance(random_state, Integral):
-        raise ValueError(f"random_state is {random_state!r}: use a whole number, a numpy generator or None")
-    return int(random_state)
+def train(task: Task, options: Training, run: Run) -> list[float]:
+    """Train a network in place, and load the weights of its best epoch.
 
+    Training ends with the time of the run. If the time is too short for all steps, a cosine schedule anneals the
+    rate over the time that there is.
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread inside.
+    Parameters
+    ----------
+    task : Task
+        The network and its losses.
+    options : Training
+        How it is trained.
+    run : Run
+        The time, the random numbers and the place for unfinished work.
 
-    On networks as small as ours a second thread gains little, and waiting for it costs tenfold when another
-    process holds the core (measured: 28 s against 334 s for the same fit on a busy machine).
+    Returns
+    -------
+    list of float
+        The validation loss before the first epoch and after each epoch.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def train(
-    network: nn.Module,
-    loss: Loss,
-    rows: int,
-    options: Training,
-    run: Run,
-    phase: str,
-    validate: Callable[[], float],
-    describe: Callable[[list[float]], dict[str, str]] = lambda history: {},
-    fetch: Fetch = iter,
-) -> list[float]:
-    """Train ``network`` in place and return the validation loss before the first and after each epoch.
-
-    ``loss(batch, generator)`` is the loss of a minibatch, which is what ``fetch`` makes of its row numbers, given
-    those of all the minibatches of an epoch: by default the numbers themselves. ``validate()`` is the loss that
-    chooses the best epoch; ``describe(history)`` adds to what the bar shows. Training ends with the run's time; if
-    that will not do for all steps, a cosine schedule anneals the rate over what there is of it.
-    """
-    clock, team = Clock(run.clock.left()), run.team
-    epochs, batches = options.plan(team.total(rows))
-    size = -(-options.batch_size // team.size)
-    generator, states = run.generator(phase), run.common or run.checkpoint
+    network, processes, clock = task.network, run.processes, run.clock.part()
+    epochs, batches = options.plan(processes.total(task.rows))
+    size = -(-options.batch_size // processes.size)
+    generator, states = run.generator(task.name), run.common or run.checkpoint
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay, fused=True
     )
@@ -198,22 +162,22 @@ def train(
         optimizer, factor=options.factor, patience=options.plateau, min_lr=options.floor
     )
     state = _State(network, optimizer, scheduler, generator)
-    loss = team.parallel(network, loss)
-    with run.isolated(phase), run.bar(epochs * batches, phase, "step") as bar:
-        saved = team.share(lambda: states.load(phase))
+    loss = processes.parallel(network, task.loss)
+    with run.isolated(task.name), run.bar(epochs * batches, task.name, "step") as bar:
+        saved = processes.share(lambda: states.load(task.name))
         if saved is None:
-            state.record(_validate(network, validate, phase, options, 0, team))
+            state.record(_validate(task, options, 0, processes))
         else:
             state.restore(saved)
         bar.update(state.epoch * batches)
-        start = last_save = time.monotonic()
+        start = last_save = clock.now()
         steps = 0
         while not state.finished and state.epoch < epochs and not state.stopped(options.patience) and clock.left():
-            bar.set_description(f"{phase}, epoch {state.epoch + 1}/{epochs}", refresh=False)
+            bar.set_description(f"{task.name}, epoch {state.epoch + 1}/{epochs}", refresh=False)
             network.train()
-            if team.size > 1:  # what was saved is the first one's state: the others must not need theirs
-                generator = run.generator(f"{phase} {state.epoch}")
-            for number, batch in enumerate(fetch(_batches(rows, batches, size, generator))):
+            if processes.size > 1:  # the saved state is that of the first process: the others must not need theirs
+                generator = run.generator(f"{task.name} {state.epoch}")
+            for number, batch in enumerate(task.fetch(_batches(task.rows, batches, size, generator))):
                 if not clock.left():
                     break
                 if options.schedule == "cosine":
@@ -223,28 +187,28 @@ def train(
                 bar.update()
                 steps += 1
             state.epoch += 1
-            value = _validate(network, validate, phase, options, state.epoch, team)
+            value = _validate(task, options, state.epoch, processes)
             state.record(value)
             if options.schedule == "plateau":
                 scheduler.step(value)
-            bar.set_postfix(loss=f"{value:.5g}", **describe(state.history))
-            if time.monotonic() - last_save > _SAVE_SECONDS and team.rank == 0:
-                states.save(phase, state.dump())
-                last_save = time.monotonic()
-        run.timings[phase] = (time.monotonic() - start, steps)
+            bar.set_postfix(loss=f"{value:.5g}", **task.describe(state.history))
+            if clock.now() - last_save > states.interval and processes.rank == 0:
+                states.save(task.name, state.dump())
+                last_save = clock.now()
+        run.timings[task.name] = Timing(clock.now() - start, clock.seconds, steps)
         new = not state.finished
-        state.finished = True  # by its time, perhaps: a run that is resumed does not go on with it
-        if new and team.rank == 0:
-            states.save(phase, state.dump())
+        state.finished = True  # perhaps because its time was over: a resumed run does not go on with it
+        if new and processes.rank == 0:
+            states.save(task.name, state.dump())
     network.load_state_dict(state.best)
     network.eval()
     return state.history
 
 
 def _batches(rows: int, count: int, size: int, generator: torch.Generator) -> Sequence[Tensor]:
-    """The numbers of the rows of each batch: passes over all of them in random order, the last one in part."""
+    """Return the row numbers of each batch: passes over all rows in random order, the last one in part."""
     size = min(size, rows)
-    total = rows if count == math.ceil(rows / size) else count * size  # of a single pass, the last batch is short
+    total = rows if count == math.ceil(rows / size) else count * size  # in a single pass the last batch is short
     passes = math.ceil(total / rows)
     order = [torch.randperm(rows, generator=generator, device=generator.device) for _ in range(passes)]
     return torch.cat(order)[:total].split(size)
@@ -259,28 +223,29 @@ def _step(network: nn.Module, loss: Tensor, optimizer: torch.optim.Optimizer, op
 
 
 def _cosine(done: float, step: float) -> float:
-    """The rate when this share of the work is done, relative to its peak; ``step`` is the share of one step."""
-    if done < _WARM:
-        return min(1.0, (done + step) / _WARM)
-    return 0.5 * (1 + math.cos(math.pi * (done - _WARM) / (1 - _WARM)))
+    """Return the rate, relative to its peak, when the share ``done`` of the work is done.
+
+    ``step`` is the share of one step.
+    """
+    if done < WARM_UP_SHARE:
+        return min(1.0, (done + step) / WARM_UP_SHARE)
+    return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP_SHARE) / (1 - WARM_UP_SHARE)))
 
 
-def _validate(
-    network: nn.Module, validate: Callable[[], float], phase: str, options: Training, epoch: int, team: Team
-) -> float:
-    network.eval()
+def _validate(task: Task, options: Training, epoch: int, processes: ProcessGroup) -> float:
+    task.network.eval()
     with torch.no_grad():
-        value = team.average(validate())
+        value = processes.average(task.validate())
     if not math.isfinite(value):
         raise TrainingError(
-            f"{phase}: the loss is {value} after epoch {epoch}; lower the learning rate "
-            f"(now {options.learning_rate:g}) or look for extreme values in X and the model's outputs"
+            f"{task.name}: the loss is {value} after epoch {epoch}. Lower the learning rate "
+            f"(now {options.learning_rate:g}), or look for extreme values in X and the model's outputs"
         )
     return value
 
 
 class _State:
-    """All that changes from epoch to epoch."""
+    """Everything that changes from epoch to epoch."""
 
     def __init__(
         self, network: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, generator: torch.Generator
@@ -297,7 +262,7 @@ class _State:
         self.best_epoch = 0
 
     def record(self, value: float) -> None:
-        """Note the validation loss of the epoch just done; if it is the best, keep weights and buffers."""
+        """Add the validation loss of the last epoch; if it is the best one, keep the weights and buffers."""
         if not self.best or value < min(self.history):
             self.best, self.best_epoch = copy.deepcopy(self.network.state_dict()), self.epoch
         self.history.append(value)

@@ -23,7 +23,7 @@ if _SYNC not in signature(DistributedDataParallel.__init__).parameters:
     _SYNC = "broadcast_buffers"
 
 
-class Team:
+class ProcessGroup:
     """One process, which agrees with itself; or with ``together``, those of torch's process group.
 
     ``rank`` is this one's number and ``size`` how many there are.

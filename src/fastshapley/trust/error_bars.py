@@ -15,7 +15,8 @@ from fastshapley.estimators.kernel import sampling_variance
 from fastshapley.estimators.residuals import Residuals, residuals
 from fastshapley.networks.mlp import ExplainerNetwork, Perceptron, TableEncoder
 from fastshapley.objective import normalize
-from fastshapley.training.loop import Run, Training, train
+from fastshapley.training.loop import Task, Training, train
+from fastshapley.training.run import Run
 from fastshapley.value_functions.protocol import ValueFunction, cost, total_values
 
 LEVEL = 0.9  # of the intervals that are made to hold
@@ -172,13 +173,15 @@ class Errors:
             return of_values + 0.1 * (left.log() + noise[some] / left).mean()
 
         train(
-            self.head,
-            lambda batch, generator: likelihood(rest[batch]),
-            len(rest),
+            Task(
+                "errors",
+                self.head,
+                len(rest),
+                lambda batch, generator: likelihood(rest[batch]),
+                lambda: float(likelihood(held)),
+            ),
             training,
             run,
-            "errors",
-            lambda: float(likelihood(held)),
         )
 
     def calibrate(self, x: Tensor, phi: Tensor, found: Residuals, generator: torch.Generator) -> None:

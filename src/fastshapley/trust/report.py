@@ -25,7 +25,7 @@ from fastshapley.fit.budget import Budget
 from fastshapley.metrics import r2
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.objective import normalize
-from fastshapley.training.loop import Run
+from fastshapley.training.run import Run
 from fastshapley.trust.error_bars import Errors, explained
 from fastshapley.value_functions.protocol import BaseGame, ValueFunction, apply_link, cost, evaluate, null_values
 from fastshapley.value_functions.removal import Removal

@@ -9,9 +9,10 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from fastshapley.coalitions import pair_count
 from fastshapley.estimators.kernel import leverage_values
-from fastshapley.training.loop import Run
 from fastshapley.training.recipes import Targets
+from fastshapley.training.run import Run
 from fastshapley.value_functions import Removal, ValueFunction
 from fastshapley.value_functions.protocol import cost
 from fastshapley.value_functions.removal import MEMORY
@@ -105,7 +106,7 @@ def background_values(
 def _background_values(game: Removal, options: Targets, pace: float, run: Run) -> Tensor | None:
     """By the kernel estimator: once, and once more with the noise off that the first look takes off."""
     calls = min(options.evaluations, min(options.seconds, run.clock.left()) / max(pace, 1e-12))
-    pairs = min(_COALITIONS * game.players // 2, (1 << game.players - 1) - 1)
+    pairs = min(_COALITIONS * game.players // 2, pair_count(game.players))
     rows = int(_SHARE * calls / (len(game.rows_) * 2 * pairs))
     if rows < 1:
         logger.info("evaluations are dear: targets keep the noise of the background")

@@ -17,8 +17,8 @@ from fastshapley.data.players import Partition
 from fastshapley.data.stream import Rows
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
-from fastshapley.training.loop import Run
 from fastshapley.training.recipes import Recipe
+from fastshapley.training.run import Run
 
 Link = Literal["identity", "logit", "log"]
 LINKS = ("identity", "logit", "log")

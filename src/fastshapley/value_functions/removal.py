@@ -15,7 +15,7 @@ from fastshapley.data.model_adapter import ModelFunction, Scale, trial_rows
 from fastshapley.data.players import Partition
 from fastshapley.data.table_schema import Schema, Table
 from fastshapley.errors import InputError, ModelError
-from fastshapley.training.loop import Run
+from fastshapley.training.run import Run
 from fastshapley.value_functions.protocol import BaseGame, Link, Problem, apply_link
 
 MEMORY = 1 << 27  # bytes of mixed rows built at once

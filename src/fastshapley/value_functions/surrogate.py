@@ -20,9 +20,10 @@ from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.networks.convolutional import Inverse, MaskedImages
 from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
-from fastshapley.training.loop import Run, Training, train
-from fastshapley.training.process_group import Team
+from fastshapley.training.loop import Task, Training, train
+from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Layers, Recipe, resolve, shorter
+from fastshapley.training.run import Run
 from fastshapley.value_functions.protocol import BaseGame, Link, Problem, apply_link
 from fastshapley.value_functions.removal import Missing
 
@@ -72,13 +73,13 @@ class Surrogate(BaseGame):
         recipe = problem.recipe or resolve("default", len(problem.x), len(players), images=bool(players.shape))
         scale = _scale(problem)
         with run.isolated("surrogate weights"):
-            network = self._network(problem, recipe, scale, run.team).to(problem.x.device)
+            network = self._network(problem, recipe, scale, run.processes).to(problem.x.device)
         x, y, x_val, y_val = _labelled(problem, run)
         apply_link(problem.link, y)  # outputs that it does not fit are reported here, before training
         self._assemble(network, scale, problem.link, model.schema, players, model.outputs)
         if scale == "real" and not players.shape:  # a copy of the model starts as it is
-            self.shift_ = run.team.mean(y)
-            self.spread_ = _spread(y, run.team)
+            self.shift_ = run.processes.mean(y)
+            self.spread_ = _spread(y, run.processes)
         self._check(x[:2])
         return self._learn(problem, recipe, x, y, x_val, y_val, run)
 
@@ -97,7 +98,7 @@ class Surrogate(BaseGame):
             "default", len(problem.x), self.players, images=bool(problem.players.shape)
         )
         x, y, x_val, y_val = _labelled(problem, run)
-        new.spread_ = torch.where(new.spread_ > 0, new.spread_, _spread(y, run.team))
+        new.spread_ = torch.where(new.spread_ > 0, new.spread_, _spread(y, run.processes))
         return new._learn(problem, recipe, x, y, x_val, y_val, run)
 
     def _learn(
@@ -107,10 +108,12 @@ class Surrogate(BaseGame):
         coalitions = self.coalitions or recipe.surrogate_coalitions
         self._train(x, y, x_val, y_val, training, coalitions, run)
         self.null = self._null(x)
-        self.model_null = apply_link(problem.link, run.team.mean(y))  # the model's own, where nothing is known
+        self.model_null = apply_link(problem.link, run.processes.mean(y))  # the model's own, where nothing is known
         return self
 
-    def _network(self, problem: Problem, recipe: Recipe, scale: Scale, team: Team) -> MaskedNetwork | MaskedImages:
+    def _network(
+        self, problem: Problem, recipe: Recipe, scale: Scale, processes: ProcessGroup
+    ) -> MaskedNetwork | MaskedImages:
         model, players, body = problem.model, problem.players, copy.deepcopy(self.network)
         if isinstance(model.schema, ImageSchema) or not isinstance(problem.x, Tensor):
             if body is None and not isinstance(model.model, nn.Module):
@@ -123,7 +126,7 @@ class Surrogate(BaseGame):
                 None if model.logits or scale == "real" else "log" if scale == "probabilities" else "logit"
             )
             return MaskedImages(body, players, inverse)
-        encoder = TableEncoder.fitted(problem.x, model.schema.category_counts, recipe.tails, team)
+        encoder = TableEncoder.fitted(problem.x, model.schema.category_counts, recipe.tails, processes)
         if body is None:
             layers = self.layers or recipe.surrogate_layers
             inputs = len(encoder.columns) + len(players)
@@ -238,7 +241,7 @@ class Surrogate(BaseGame):
             name = "surrogate" if len(training) == 1 else f"surrogate stage {stage + 1}"
             part = run.within(1 / (len(training) - stage))
             self.losses_ += train(
-                self.network_, loss, len(x), options, part, name, validate, fetch=partial(batches, x)
+                Task(name, self.network_, len(x), loss, validate, fetch=partial(batches, x)), options, part
             )
         self.network_.eval()
 
@@ -289,10 +292,10 @@ def _scale(problem: Problem) -> Scale:
     return "probability" if problem.link != "identity" and problem.model.scale == "real" else problem.model.scale
 
 
-def _spread(y: Tensor, team: Team) -> Tensor:
+def _spread(y: Tensor, processes: ProcessGroup) -> Tensor:
     """Of each output; zero of a constant one, which stays constant."""
-    mean = team.mean(y)
-    spread = team.mean((y - mean).square()).sqrt()
+    mean = processes.mean(y)
+    spread = processes.mean((y - mean).square()).sqrt()
     return torch.where(spread <= 1e-12 * mean.abs(), 0.0, spread)
 
 
