@@ -73,5 +73,5 @@ def assert_additive(fitted: FastSHAP, X: Any) -> None:
     outputs = fitted.value_function_.outputs
     values = np.asarray(explanation.values).reshape(len(X), -1, outputs)
     base = np.asarray(explanation.base_values).reshape(len(X), outputs)
-    grand = grand_values(fitted.value_function_, fitted.schema_.encode(X)).numpy()
+    grand = grand_values(fitted.value_function_, fitted.schema_.encode(X)[:]).numpy()
     assert np.abs(values.sum(1) + base - grand).max() <= 1e-5 * max(1, np.abs(grand).max())

@@ -48,7 +48,7 @@ def test_what_the_model_was_called_with_is_gone() -> None:
     game, model = game_of(Baseline())
     budget = Budget(5000, ((model, 0),))
     assert budget.left() == 5000 - 20 - 1  # the trial and the baseline itself
-    game(game.schema_.encode(X), torch.ones(60, 1, 4, dtype=torch.bool))
+    game(game.schema_.encode(X)[:], torch.ones(60, 1, 4, dtype=torch.bool))
     assert budget.left() == 5000 - 20 - 1 - 60
     assert Budget(50, ((model, 0),)).left() == 0
 

@@ -148,7 +148,7 @@ def test_attributions_sum_to_grand_minus_null(grouped: FastSHAP, target: Any) ->
 def test_what_is_not_normalised_has_a_delta() -> None:
     fitted = explainer(lambda x: x[:, 0] * x[:, 1], normalize="never").fit(X)
     found, delta = FastShap(fitted).attribute(X[:6].double(), return_convergence_delta=True)
-    x = fitted.schema_.encode(X[:6])
+    x = fitted.schema_.encode(X[:6])[:]
     total = grand_values(fitted.value_function_, x) - null_values(fitted.value_function_, x)
     assert torch.allclose(delta, found.sum(1) - total[:, 0])
     assert delta.abs().max() > 1e-4
@@ -183,7 +183,7 @@ def test_segments() -> None:
 def test_categories_come_as_their_numbers() -> None:
     table, y = people()
     fitted = explainer(people_model(table, y)).fit(table)
-    encoded = fitted.schema_.encode(table[:9])
+    encoded = fitted.schema_.encode(table[:9])[:]
     assert encoded.isnan().any()
     np.testing.assert_allclose(
         FastShap(fitted).attribute(encoded, target=1).numpy(), fitted.shap_values(table[:9])[..., 1], rtol=1e-9

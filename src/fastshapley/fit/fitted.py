@@ -138,7 +138,7 @@ def anchored(
         raise InputError("background has no rows")
     generator = torch.Generator(x.device).manual_seed(seed_of(explainer.random_state))
     missed = Shortfall(_model_function(explainer, x), game, rows, explainer.schema_.discrete, generator)
-    values, added = corrected(missed, x, values, total, calls)
+    values, added = corrected(missed, x[:], values, total, calls)
     return values, base, added
 
 

@@ -180,7 +180,7 @@ def fit_explainer(
                     network,
                     game,
                     model,
-                    x_report,
+                    x_report[:],
                     run.alone(),
                     pace,
                     budget,

@@ -206,7 +206,7 @@ def mention_one_hot(explainer: FastSHAP, schema: Schema | ImageSchema, x: Rows) 
     if schema.container != "frame":
         return
     numbers = [j for j, column in enumerate(schema.columns) if column.categories is None]
-    held = np.asfortranarray(x[:, numbers].cpu().numpy())  # it is read column by column
+    held = np.asfortranarray(x[:][:, numbers].cpu().numpy())  # it is read column by column
     found = one_hot.recognised([schema.names[j] for j in numbers], held, others=schema.names)
     if found:
         shown = [f"{name!r} ({len(columns)} columns)" for name, columns in found.items()]

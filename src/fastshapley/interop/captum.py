@@ -94,7 +94,7 @@ class FastShap(captum.Attribution):
     def _encode(self, inputs: Inputs) -> Tensor:
         given, schema = _only(inputs), self.explainer.schema_
         if isinstance(schema, ImageSchema) or not schema.categorical:
-            encoded: Tensor = self.explainer._encode(given)
+            encoded: Tensor = self.explainer._encode(given)[:]
             return encoded
         x = given.detach().double()
         counts = torch.tensor(schema.category_counts, device=x.device)

@@ -107,7 +107,7 @@ class Surrogate(BaseGame):
         training = recipe.surrogate if self.training is None else self.training
         coalitions = self.coalitions or recipe.surrogate_coalitions
         self._train(x, y, x_val, y_val, training, coalitions, run)
-        self.null = self._null(x)
+        self.null = self._null(x[:1])
         self.model_null = apply_link(problem.link, run.processes.mean(y))  # the model's own, where nothing is known
         return self
 
