@@ -129,7 +129,7 @@ def marginal() -> Result:
     X = load_diabetes(return_X_y=True)[0]
     weights = np.random.default_rng(0).normal(size=(X.shape[1], 2))
     explainer = fitted(lambda rows: np.tanh(20 * rows @ weights), X, value_function=Marginal(4))
-    return {"marginal": values(explainer, X[:50], errors=True)}
+    return {"marginal": values(explainer, X[:50])}
 
 
 def fixed_values() -> Result:
@@ -192,7 +192,7 @@ def resumed() -> Result:
             pass
         else:
             raise AssertionError("the model was not called often enough to interrupt the fit")
-        return {"resumed": values(explainer.fit(X, checkpoint=folder), X[:50], errors=True)}
+        return {"resumed": values(explainer.fit(X, checkpoint=folder), X[:50])}
 
 
 def images() -> Result:
