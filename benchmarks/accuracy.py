@@ -29,7 +29,8 @@ from fastshapley.data.model_adapter import ModelFunction
 from fastshapley.data.table_schema import Schema
 from fastshapley.datasets import Split
 from fastshapley.estimators import exact, kernel
-from fastshapley.fit.network import build_network, fit_network
+from fastshapley.fit.network import NetworkProblem, build_network, fit_network
+from fastshapley.fit.targets import TrainingRows
 from fastshapley.objective import normalize
 from fastshapley.paper import printed
 from fastshapley.paper.table_experiments import ESTIMATORS
@@ -102,18 +103,8 @@ def train(table: Table, recipe: Recipe, seed: int, budget: float | None = None) 
     start = time.perf_counter()
     with one_thread():
         network = build_network(table.x, game.schema_, game, game.partition_, None, None, recipe, run)
-        fit_network(
-            network,
-            game,
-            table.x,
-            table.x_val,
-            recipe,
-            run,
-            normalized=True,
-            penalty=0.0,
-            discrete=game.schema_.discrete,
-            owner=game.partition_.owner,
-        )
+        rows = TrainingRows(table.x, table.x_val, game.schema_.discrete, game.partition_.owner)
+        fit_network(network, NetworkProblem(game, rows, recipe, run))
     seconds = time.perf_counter() - start
     with torch.no_grad():
         phi = network(table.x_test).double()

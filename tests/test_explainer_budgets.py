@@ -255,7 +255,7 @@ class TestBytes:
 
     def test_are_the_same_on_several_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         X = numbers(400, 6)
-        monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 2000)  # many blocks
+        monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 2000)  # many blocks
         values = []
         for processors in (1, 4, 4):
             monkeypatch.setattr(os, "sched_getaffinity", partial(_processors, processors), raising=False)
@@ -263,7 +263,7 @@ class TestBytes:
         assert values[0] == values[1] == values[2]
 
     def test_a_users_model_is_called_by_one_thread(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 2000)
+        monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 2000)
         monkeypatch.setattr(os, "sched_getaffinity", partial(_processors, 4), raising=False)
         model = Counting()
         explainer(model, value_function=Marginal(5)).fit(numbers())
@@ -281,7 +281,7 @@ class TestBytes:
         self, options: dict[str, Any], after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With a budget, too: while evaluating the background, what chooses the epoch, and what is learnt from."""
-        monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 1000)
+        monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 1000)
         X = numbers(400, 6)
         whole = Counting()
         expected = explainer(whole, **options).fit(X).shap_values(X)

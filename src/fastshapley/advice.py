@@ -26,7 +26,7 @@ from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
 from fastshapley.estimators.kernel import sampling_variance
 from fastshapley.estimators.residuals import residuals
-from fastshapley.fit.setup import device_of, players_of
+from fastshapley.fit.setup import players_of
 from fastshapley.support.shap_import import shap
 from fastshapley.training import recipes
 from fastshapley.training.run import Timing, one_thread
@@ -123,10 +123,10 @@ class _Trial:
 
     def __init__(self, explainer: FastSHAP, X: Any, seconds: float) -> None:
         schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
-        x = schema.encode(X).to(device_of(explainer))
+        x = schema.encode(X).to(explainer._settings().resolved_device())
         if len(x) == 0:
             raise InputError("X has no rows")
-        players = len(players_of(explainer, schema))
+        players = len(players_of(explainer._settings(), schema))
         self.rows, images = len(x), isinstance(schema, ImageSchema)
         self.recipe = recipes.resolve(explainer.recipe, len(x), players, images=images)
         if self.recipe.targets is None or self.recipe.explainer.steps is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,49 +18,121 @@ from fastshapley.data.players import Features, Groups, Superpixels
 from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
+from fastshapley.explain.anchoring import Anchor, ModelOutputs, anchor_values
+from fastshapley.explain.correction import Correction, correct
 from fastshapley.explanation import Values, explanation, image_explanation, maps, squeeze
-from fastshapley.export import file_format as persistence
-from fastshapley.export import onnx
-from fastshapley.fit.fitted import anchored, forward, refined, warn_of_gaps
-from fastshapley.fit.pipeline import Fitted, fit_explainer
-from fastshapley.fit.setup import check_labels
+from fastshapley.export import file_format, onnx
+from fastshapley.fit import pipeline
+from fastshapley.fit.fitted import Fitted
+from fastshapley.fit.settings import Settings
+from fastshapley.fit.setup import FitData, check_labels
 from fastshapley.networks.convolutional import Backbone, UNet
-from fastshapley.sklearn_interface import Protocols
+from fastshapley.sklearn_interface import SklearnInterface
 from fastshapley.support.shap_import import shap
+from fastshapley.training.checkpoint import Checkpoint
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe
-from fastshapley.trust.drift import Drift, check
+from fastshapley.trust.drift import Drift, compare, summarised
+from fastshapley.value_functions import Surrogate
 from fastshapley.value_functions.protocol import Link, grand_values
 
 if TYPE_CHECKING:
     from fastshapley.bulk.job import Explained
 
+ESTIMATORS = {"exact": exact, "kernel": kernel, "permutation": permutation}
 
-class FastSHAP(Protocols):
+
+@dataclass(frozen=True)
+class ShapOptions:
+    """The keyword arguments that shap's explainers take when they are called.
+
+    Attributes
+    ----------
+    max_evals : int or "auto"
+        The same as ``budget``.
+    main_effects : bool
+        Must be False: main effects are not estimated.
+    error_bounds : bool
+        The same as ``errors``.
+    batch_size : int or "auto"
+        The largest number of rows in one forward pass.
+    silent : bool
+        Whether to hide the progress bar.
+    """
+
+    max_evals: int | Literal["auto"] = "auto"
+    main_effects: bool = False
+    error_bounds: bool = False
+    batch_size: int | Literal["auto"] = "auto"
+    silent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.main_effects:
+            raise InputError("main_effects is True, but main effects are not estimated: leave it out")
+
+    def budget(self, given: int | None) -> int | None:
+        """Return the evaluations per row."""
+        if self.max_evals == "auto":
+            return given
+        if given is not None:
+            raise InputError("budget and max_evals mean the same: pass one of them")
+        return self.max_evals
+
+
+class FastSHAP(SklearnInterface):
     """Shapley values of any model in one forward pass.
 
-    model: a fitted scikit-learn, XGBoost, LightGBM or CatBoost model, a torch.nn.Module, or a function from a
-        batch of rows to an array (n,) or (n, outputs). It is called with rows of the type of X. It may be None
-        if ``value_function`` is a game of the user's own.
-    value_function: what a model's output is when only some players are known: ``"surrogate"``, ``"marginal"``,
-        ``"baseline"``, one of the classes in `fastshapley.value_functions`, or any object with ``players``,
-        ``outputs`` and ``__call__(x, s)``. A fitted one is used as it is.
-    players: `Groups` of columns; by default each column is a player. For images, `Superpixels`: X is then a tensor
-        or an array (n, channels, height, width) as the model takes it, or a Dataset, or DataLoader, of such images.
-    link: ``"identity"``, ``"logit"`` (log-odds) or ``"log"``, of the model's output, inside the value function.
-    logits: the model is a classifier that returns logits, which are turned into probabilities first.
-    network: the explainer network's body, a module from (b, inputs) to (b, players * outputs). For images, a
-        `Backbone` (the default: the model's own layers) or a `UNet`, or a module from images to values, or to maps
+    Parameters
+    ----------
+    model : object, optional
+        A fitted scikit-learn, XGBoost, LightGBM or CatBoost model, a `torch.nn.Module`, or a function from a batch
+        of rows to an array (n,) or (n, outputs). It is called with rows of the type of ``X``. It may be None if
+        ``value_function`` is a game of your own.
+    value_function : str or object
+        What the model's output is when only some players are known: ``"surrogate"``, ``"marginal"``,
+        ``"baseline"``, an instance of a class in `fastshapley.value_functions`, or any object with ``players``,
+        ``outputs`` and ``__call__(x, s)``. One that is fitted is used as it is.
+    players : Features, Groups or Superpixels, optional
+        Which columns form a player; by default each column is one. With `Superpixels`, ``X`` holds images: a tensor
+        or an array (n, channels, height, width) as the model takes it, or a Dataset or DataLoader of such images.
+    link : {"identity", "logit", "log"}
+        The function of the model's output that is explained. ``"logit"`` explains log-odds.
+    logits : bool
+        Whether the model is a classifier that returns logits, which are turned into probabilities first.
+    network : torch.nn.Module, Backbone or UNet, optional
+        The body of the explainer network, a module from (b, inputs) to (b, players * outputs). For images, a
+        `Backbone` (the default: the model's own layers), a `UNet`, or a module from images to values or to maps
         (b, outputs, h, w).
-    normalize: whether values are made to sum to grand minus null: ``"always"``, only at ``"inference"`` and not
-        in the training loss, or ``"never"``.
-    penalty: the weight in the loss of the squared gap before normalisation (the paper's gamma).
-    recipe: ``"default"``, ``"paper"``, or a `Recipe`; ``"sampling"`` trains no explainer's network, for few rows,
-        whose values come from a ``budget``, a ``tol`` or `estimate`.
-    time_budget: seconds that ``fit`` may take, about; it then does as well as it can in them.
-    evaluation_budget: rows that ``fit`` may call the model with (a game of the user's own: coalitions evaluated).
-    device: where the networks run; by default a GPU if there is one.
+    normalize : {"always", "inference", "never"}
+        When values are made to sum to grand minus null: also in the training loss, only at inference, or never.
+    penalty : float
+        The weight in the loss of the squared gap before normalisation (the paper's gamma).
+    recipe : {"default", "paper", "sampling"} or Recipe
+        How networks are trained. ``"sampling"`` trains no explainer network, for few rows: values then come from a
+        ``budget``, a ``tol`` or `estimate`.
+    time_budget : float, optional
+        Approximate time limit for ``fit``, in seconds.
+    evaluation_budget : int, optional
+        The largest number of rows that ``fit`` may call the model with; for a game of your own, the largest number
+        of coalitions that it evaluates.
+    device : str or torch.device, optional
+        Where the networks run; by default a GPU if there is one.
+    random_state : int or NumPy generator, optional
+        The seed. The same seed gives the same bytes.
+    progress : bool
+        Whether progress bars are shown.
 
+    Attributes
+    ----------
+    report_ : Report or None
+        The measured distance to the exact Shapley values, on held-out rows.
+    timings_ : dict
+        What each phase of the fit took and was given: a `Timing` by name.
+    fitted_ : Fitted
+        Everything that the fit has learnt, as one value.
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.linear_model import LinearRegression
     >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
@@ -109,18 +182,32 @@ class FastSHAP(Protocols):
         y: Any = None,
         *,
         X_val: Any = None,
-        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         scaling: Any = None,
     ) -> FastSHAP:
         """Train the value function, where it needs training, and the explainer.
 
-        ``y`` is ignored: scikit-learn passes it, but the model is fitted already. Some of ``X_val`` choose the best
-        epochs, the others are what the report is measured on; by default a fifth of ``X`` is held out. With
-        ``checkpoint``, a directory, a fit that was killed goes on where it was.
+        Parameters
+        ----------
+        X : table or images
+            The rows to learn from.
+        y : ignored
+            scikit-learn passes labels, but the model is fitted already.
+        X_val : table or images, optional
+            Held-out rows. Some choose the best epochs, the others are what the report is measured on. By default a
+            fifth of ``X`` is held out.
+        checkpoint : path, optional
+            A directory for unfinished work: a fit that was killed goes on where it was.
+        scaling : int, ray.train.ScalingConfig or "torchrun", optional
+            For several processes that train together, each on rows of its own. If ``X`` is a `ray.data.Dataset`,
+            the number of workers or a ScalingConfig, by default one worker per processor. With ``"torchrun"``,
+            ``X`` holds the rows of this process, and the processes are those of torch's process group. All of them
+            learn the same explainer.
 
-        scaling: where several processes train together, each on rows of its own. X is a `ray.data.Dataset`, and
-            ``scaling`` a number of workers or a `ray.train.ScalingConfig`, by default one a processor. Or it is
-            ``"torchrun"``, X the rows of this process, and torch's process group the others: all get the same.
+        Returns
+        -------
+        FastSHAP
+            This explainer.
         """
         check_labels(X, y)
         if type(X).__module__.startswith("ray.data"):
@@ -128,25 +215,43 @@ class FastSHAP(Protocols):
 
             return ray_cluster.fit(self, X, X_val, scaling, checkpoint)
         if scaling not in (None, "torchrun"):
-            raise InputError(f"scaling is {scaling!r}, but X is no ray.data.Dataset: use 'torchrun', or None")
+            raise InputError(f"scaling is {scaling!r}, but X is not a ray.data.Dataset: use 'torchrun', or None")
         processes = ProcessGroup(together=scaling is not None)
         try:
-            return self._keep(fit_explainer(self, X, X_val, checkpoint, update=False, processes=processes))
+            return self._keep(pipeline.fit(self._settings(), FitData(X, X_val, checkpoint, processes)))
         finally:
             processes.rest()
 
-    def update(self, X: Any, *, X_val: Any = None, checkpoint: str | os.PathLike[str] | None = None) -> FastSHAP:
-        """Go on training with new rows, from the current weights: for when `check` says that rows have drifted.
+    def update(
+        self, X: Any, *, X_val: Any = None, checkpoint: str | os.PathLike[str] | Checkpoint | None = None
+    ) -> FastSHAP:
+        """Train further on new rows, from the current weights: for when `check` finds that rows have drifted.
 
-        A surrogate learns from the model, which may be another one by now, of as many outputs, what it gives for
-        the new rows; without the model it stays as it is. A game of the model's own asks the model as it is now,
-        and keeps its background. Then the explainer, the errors, the report and the reference of `check` are of the
-        new rows: pass old ones with them, if such rows are still to be explained. It takes about half of a ``fit``.
-        Categories that were not there at ``fit`` count as missing, and gaps in columns that had none as the mean:
-        fit anew if these matter. Until all is done, and if it is interrupted, the explainer stays as it was.
+        A surrogate learns what the model gives for the new rows. The model may have changed since the fit, but must
+        have as many outputs; without a model the surrogate stays as it is. A game of the model's own asks the model
+        as it is now, and keeps its background. The explainer, the error bars, the report and the reference of
+        `check` are then those of the new rows: pass old rows with them if such rows are still to be explained.
+
+        An update takes about half the time of a ``fit``. Categories that were not there at ``fit`` count as
+        missing, and gaps in columns that had none count as the mean: fit again if these matter. Until the update is
+        done, and if it is interrupted, the explainer stays as it was.
+
+        Parameters
+        ----------
+        X : table or images
+            The new rows.
+        X_val : table or images, optional
+            Held-out rows; by default a fifth of ``X`` is held out.
+        checkpoint : path, optional
+            A directory for unfinished work.
+
+        Returns
+        -------
+        FastSHAP
+            This explainer.
         """
         self._check_fitted()
-        return self._keep(fit_explainer(self, X, X_val, checkpoint, update=True))
+        return self._keep(pipeline.update(self._settings(), FitData(X, X_val, checkpoint), self.fitted_))
 
     def __call__(
         self,
@@ -162,53 +267,66 @@ class FastSHAP(Protocols):
         calls: int | None = None,
         outputs: Any = None,
         upsample: bool = False,
-        max_evals: int | Literal["auto"] = "auto",
-        main_effects: bool = False,
-        error_bounds: bool = False,
-        batch_size: int | Literal["auto"] = "auto",
-        silent: bool = False,
+        **shap_options: Any,
     ) -> shap.Explanation:
-        """The explanation of each row: values (n, players) for one output, (n, players, outputs) for several.
+        """Explain rows.
 
-        errors: ``error_std`` of the result is the standard error of each value: 90 % of the exact values are within
-            1.645 of them.
-        budget: evaluations a row, on average, to correct the values with; rows whose values are further off get
-            more. tol: correct each row until its largest standard error is below ``tol`` times the range of its
-            values. With either, the result has ``error_std`` too; of few players, whose coalitions a budget nearly
-            exhausts, it is somewhat small.
-        start: an explanation of the same rows, from an earlier call with a budget or a tol, to go on from: what was
-            spent on it is not lost.
-        anchor: ``"model"`` makes the values of a surrogate's game sum to the model's output less its mean, not to
-            the surrogate's. The model is called, unless its ``predictions`` for X are given, as it returns them.
-            The difference is shared evenly among the players.
-        calls, background: with ``anchor="model"``, and of tables, the difference is not shared evenly: its own
-            Shapley values are estimated from so many calls of the model a row, on mixes of the row with those of
-            ``background`` (a table like X) that are nearest in what is not hidden. It helps the more, the less the
-            columns depend on each other: see docs/results/upkeep.md.
-        outputs: which outputs the result has, by number or name, or as `shap.Explanation.argsort.flip[:3]`, which
-            are the three largest of each row; there is an axis for them even if it is one.
-        max_evals, main_effects, error_bounds, batch_size, silent: as shap's explainers have them. They are a
-            budget; False, as there are none here; errors; the rows of one forward pass, at most; and no bar.
+        Parameters
+        ----------
+        X : table or images
+            The rows.
+        errors : bool
+            Whether the result has ``error_std``, the standard error of each value: 90 % of the exact values are
+            within 1.645 of them.
+        budget : int, optional
+            Evaluations per row, on average, to correct the values with. Rows with larger errors get more. The
+            result then has ``error_std`` too; it is somewhat too small where the budget nearly exhausts the
+            coalitions of few players.
+        tol : float, optional
+            Correct each row until its largest standard error is below ``tol`` times the range of its values.
+        start : shap.Explanation, optional
+            An explanation of the same rows from an earlier call with a budget or a tolerance, to go on from.
+        anchor : {"game", "model"}
+            ``"model"`` makes the values of a surrogate's game sum to the model's output minus its mean, instead of
+            to the surrogate's. The difference is shared evenly among the players.
+        predictions : array, optional
+            With ``anchor="model"``, what the model returns for ``X``, so that it need not be called.
+        background, calls : table and int, optional
+            With ``anchor="model"``, and for tables, the difference is not shared evenly. Its own Shapley values are
+            estimated from ``calls`` model calls per row, on mixes of the row with the rows of ``background`` (a
+            table like ``X``) that are nearest in what is shown. This helps more, the less the columns depend on
+            each other: see docs/results/upkeep.md.
+        outputs : list or shap.Explanation.argsort, optional
+            Which outputs the result has, by number or name, or as ``shap.Explanation.argsort.flip[:3]``: the three
+            largest of each row. The result then has an axis for outputs even if there is one.
+        upsample : bool
+            For images, whether to share a player's value among its pixels.
+        **shap_options
+            The options of shap's explainers: ``max_evals`` (a budget), ``main_effects`` (must be False),
+            ``error_bounds`` (the same as ``errors``), ``batch_size`` (rows per forward pass) and ``silent`` (no
+            progress bar).
 
-        Of images, as shap has them, (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for
-        segments, (n, height, width, 1, outputs), a player's value shared out among its pixels. `shap.image_plot`
-        draws either.
+        Returns
+        -------
+        shap.Explanation
+            Values (n, players) for one output, (n, players, outputs) for several. For images, shapes follow shap's
+            convention: (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for segments,
+            (n, height, width, 1, outputs). `shap.image_plot` draws either.
         """
-        if main_effects:
-            raise InputError("main_effects is True, and they are not estimated here: leave it out")
+        options = _shap_options(shap_options)
         x = self._encode(X)
-        warn_of_gaps(self.schema_, self.network_, x)
-        values, base = forward(self, x, batch_size)
-        stderr = None
-        if max_evals != "auto":
-            if budget is not None:
-                raise InputError("budget and max_evals are the same: pass one of them")
-            budget = max_evals
-        if errors or error_bounds or budget is not None or tol is not None or start is not None:
-            bar = self.progress and not silent
-            values, stderr = refined(self, x[:], values, budget=budget, tol=tol, start=start, progress=bar)
-        if anchor != "game":
-            values, base, added = anchored(self, x, values, base, anchor, predictions, background, calls)
+        self.fitted_.warn_of_new_gaps(x)
+        values, base = self.fitted_.forward(x, options.batch_size)
+        budget, stderr = options.budget(budget), None
+        if errors or options.error_bounds or budget is not None or tol is not None or start is not None:
+            progress = self.progress and not options.silent
+            correction = Correction(budget, tol, start, self.random_state, progress)
+            values, stderr = correct(self.fitted_, x[:], values, correction)
+        if anchor not in ("game", "model"):
+            raise InputError(f"anchor is {anchor!r}: use 'game', or 'model', with predictions or without")
+        if anchor == "model":
+            how = Anchor(self._model_outputs(), predictions, background, calls, self.random_state)
+            values, base, added = anchor_values(how, x, values, base)
             stderr = None if stderr is None else (stderr.square() + added).sqrt()
         elif predictions is not None or background is not None or calls is not None:
             raise InputError("predictions, background and calls are for anchor='model': pass it, or leave them out")
@@ -218,28 +336,42 @@ class FastSHAP(Protocols):
         if isinstance(self.schema_, ImageSchema):
             return image_explanation(x[:], found, self.partition_, upsample=upsample)
         if upsample or not isinstance(x, Tensor):
-            raise InputError("upsample is for images, and the explainer was fitted to a table")
+            raise InputError("upsample is for images, but the explainer was fitted to a table")
         return explanation(x, found, self.schema_, self.partition_)
 
     def shap_values(
         self, X: Any, *, upsample: bool = False, nsamples: int | Literal["auto"] = "auto", silent: bool = False
     ) -> NDArray[np.float64]:
-        """Shapley values, (n, players) for one output, (n, players, outputs) for several.
+        """Return Shapley values as an array.
 
-        Of images on a grid, (n, rows, columns, outputs), always with the outputs; with ``upsample``
-        (n, height, width, outputs), where each player's value is shared out among its pixels.
+        Parameters
+        ----------
+        X : table or images
+            The rows.
+        upsample : bool
+            For images, whether to share a player's value among its pixels.
+        nsamples : int or "auto"
+            A budget of evaluations per row, as shap's KernelExplainer has it.
+        silent : bool
+            Whether to hide the progress bar.
 
-        nsamples, silent: as shap's KernelExplainer has them: a budget of evaluations a row, and no progress bar.
+        Returns
+        -------
+        ndarray
+            (n, players) for one output, (n, players, outputs) for several. For images on a grid,
+            (n, rows, columns, outputs), always with an axis for outputs; with ``upsample``
+            (n, height, width, outputs).
         """
         x = self._encode(X)
-        warn_of_gaps(self.schema_, self.network_, x)
-        values, _ = forward(self, x)
+        self.fitted_.warn_of_new_gaps(x)
+        values, _ = self.fitted_.forward(x)
         if nsamples != "auto":
-            values, _ = refined(self, x[:], values, budget=nsamples, progress=self.progress and not silent)
+            correction = Correction(nsamples, random_state=self.random_state, progress=self.progress and not silent)
+            values, _ = correct(self.fitted_, x[:], values, correction)
         if isinstance(self.schema_, ImageSchema):
             return maps(values, self.partition_, upsample=upsample)
         if upsample:
-            raise InputError("upsample is for images, and the explainer was fitted to a table")
+            raise InputError("upsample is for images, but the explainer was fitted to a table")
         return squeeze(values.cpu().numpy())
 
     def explain_to(
@@ -252,16 +384,32 @@ class FastSHAP(Protocols):
         part_rows: int = 1 << 18,
         workers: int | None = None,
     ) -> Explained:
-        """Explain Parquet or CSV files of any size, and write the values as Parquet files to the folder ``output``.
+        """Explain Parquet or CSV files of any size, and write the values as Parquet files.
 
-        ``source`` is a path, a folder, a glob, or a list of these, here or where pyarrow finds it (s3://...). There
-        is a column ``shap_<player>`` a player, or ``shap_<player>_<output>`` where there are several outputs, then
-        base values and predictions, float32, and in front the columns ``keys`` of the source, from CSV as text: by
-        default all that are no features, if every file has them. ``outputs`` are the names of those that are
-        wanted, by default all.
+        Each part of about ``part_rows`` rows is written to a file of its own, completely or not at all. A run that
+        was interrupted goes on when it is called again.
 
-        Each part of about ``part_rows`` rows is written to a file of its own, whole or not at all. A run that was
-        interrupted goes on when it is called again. ``workers`` threads share the work, by default one a processor.
+        Parameters
+        ----------
+        source : path, glob or list of these
+            Files or folders, here or where pyarrow finds them (s3://...).
+        output : path
+            The folder to write to. Its files have a column ``shap_<player>`` for each player, or
+            ``shap_<player>_<output>`` where there are several outputs, then base values and predictions (float32).
+        keys : list of str, optional
+            Columns of the source that are copied in front; from CSV they are copied as text. By default all columns
+            that are not features, if every file has them.
+        outputs : list of str, optional
+            The names of the outputs that are wanted; by default all.
+        part_rows : int
+            The approximate number of rows per part.
+        workers : int, optional
+            The number of threads; by default one per processor.
+
+        Returns
+        -------
+        Explained
+            How many rows and parts there were.
         """
         self._check_fitted()
         from fastshapley.bulk.job import explain_to
@@ -280,48 +428,100 @@ class FastSHAP(Protocols):
     def estimate(
         self, X: Any, method: Literal["exact", "kernel", "permutation"] = "exact", **options: Any
     ) -> Estimate:
-        """Shapley values of the same game without the network, by enumeration or by sampling.
+        """Compute Shapley values of the same game without the network, by enumeration or by sampling.
 
-        ``options`` go to the estimator in `fastshapley.estimators`, such as ``budget`` for the kernel one.
+        Parameters
+        ----------
+        X : table or images
+            The rows.
+        method : {"exact", "kernel", "permutation"}
+            The estimator.
+        **options
+            Options of the estimator in `fastshapley.estimators`, such as ``budget``.
+
+        Returns
+        -------
+        Estimate
+            Values, standard errors, evaluations, and whether each row has converged.
         """
-        estimators = {"exact": exact, "kernel": kernel, "permutation": permutation}
-        if method not in estimators:
-            raise InputError(f"method is {method!r}: use one of {sorted(estimators)}")
-        result: Estimate = estimators[method](self.value_function_, self._encode(X)[:], **options)
+        if method not in ESTIMATORS:
+            raise InputError(f"method is {method!r}: use one of {sorted(ESTIMATORS)}")
+        result: Estimate = ESTIMATORS[method](self.value_function_, self._encode(X)[:], **options)
         return result
 
     def check(self, X: Any, predictions: Any = None) -> Drift:
-        """Whether the rows X are like those that the explainer was trained on, and the model is the one explained.
+        """Check whether rows are like the training rows, and whether the model is still the one that was explained.
 
-        The model is called, or its ``predictions`` for X are held against the surrogate's; without either, only the
-        rows are looked at. ``print(explainer.check(X))`` says it in words, ``.plot()`` draws the worst columns.
+        Parameters
+        ----------
+        X : table or images
+            The rows.
+        predictions : array, optional
+            What the model returns for ``X``, which is compared with the surrogate. By default the model is called;
+            without a model only the rows are checked.
+
+        Returns
+        -------
+        Drift
+            ``print`` shows it in words, ``.plot()`` draws the columns that differ most.
         """
-        return check(self, self._encode(X)[:], predictions)
+        x, fitted = self._encode(X)[:], self.fitted_
+        if isinstance(fitted.schema, ImageSchema):
+            names = [f"{what} of channel {c}" for what in ("mean", "spread") for c in range(x.shape[1])]
+            discrete: Sequence[bool] = [False] * len(names)
+        else:
+            names, discrete = list(fitted.schema.names), fitted.schema.discrete
+        gaps = None
+        if isinstance(fitted.game, Surrogate) and len(x) and (predictions is not None or self.model is not None):
+            outputs = self._model_outputs()(x, predictions)
+            gaps = (grand_values(fitted.game, x) - outputs).square().sum(1).sqrt()
+        ratio = None
+        if fitted.errors is not None and len(x):
+            expected = fitted.errors.expected(x, fitted.forward(x)[0])
+            ratio = float(expected / fitted.errors.head.expected.clamp(min=1e-300))
+        return compare(fitted.reference, summarised(x), names, discrete, gaps, ratio)
 
     @classmethod
     def advise(
         cls, model: Any, X: Any, *, rows: int, error: float = 0.01, seconds: float = 20.0, **settings: Any
     ) -> Advice:
-        """What is the fastest way to the values of so many ``rows`` like X: exact, TreeSHAP, sampling or a network.
+        """Predict the fastest way to Shapley values: exact, TreeSHAP, sampling or a network.
 
-        ``error`` is the relative squared error that will do. A trial of about ``seconds`` is made; ``settings`` are
-        those of `FastSHAP`, such as ``players`` or ``link``. ``print(FastSHAP.advise(model, X, rows=1000))``.
+        Parameters
+        ----------
+        model : object
+            The model, as for `FastSHAP`.
+        X : table or images
+            Rows to try it on.
+        rows : int
+            How many rows are to be explained.
+        error : float
+            The relative squared error that is good enough.
+        seconds : float
+            The approximate duration of the trial.
+        **settings
+            Other parameters of `FastSHAP`, such as ``players`` or ``link``.
+
+        Returns
+        -------
+        Advice
+            ``print`` shows it as a table.
         """
         return advise(cls(model, **settings), X, rows, error, seconds)
 
     def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
         """Write the explainer to one file, atomically, or to a binary stream. The user's model is not in it."""
         self._check_fitted()
-        persistence.save(self, path)
+        file_format.save(self, path)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the explainer as one ONNX graph: from encoded ``rows`` to ``shap_values``, and more.
 
-        The rows are float64 (n, columns), with categories as the numbers that the schema in the graph's metadata
-        gives them and gaps as NaN, or images as the model takes them. ``shap_values`` are (n, players, outputs),
-        ``base_values`` and ``predictions`` (n, outputs), and ``error_std`` is there if errors were learnt. A graph
-        of a game of the model's own takes the model's ``outputs`` too. It is checked against torch before it is
-        written.
+        The graph's input ``rows`` is float64 (n, columns), with categories as the numbers that the schema in the
+        graph's metadata gives them and gaps as NaN, or images as the model takes them. A graph of a game of the
+        model's own takes the model's ``outputs`` too. The graph returns ``shap_values`` (n, players, outputs),
+        ``base_values`` and ``predictions`` (n, outputs), and ``error_std`` if error bars were learnt. The graph is
+        checked against torch before it is written.
         """
         self._check_fitted()
         onnx.export(self, path)
@@ -336,30 +536,56 @@ class FastSHAP(Protocols):
         value_function: Any = None,
         device: str | torch.device | None = None,
     ) -> FastSHAP:
-        """Read an explainer from its file, or from a binary stream; nothing in it is executed.
+        """Read an explainer from its file or from a binary stream; nothing in it is executed.
 
-        ``model`` is needed by value functions that call it (marginal, baseline, missing), and by networks for
-        images that are made of its layers; ``network`` if the explainer has a body of the user's;
-        ``value_function`` if it was an object or a network of the user's.
+        Parameters
+        ----------
+        path : path or binary stream
+            What `save` wrote.
+        model : object, optional
+            The user's model. Value functions that call it (marginal, baseline, missing) need it, and so do networks
+            for images that are made of its layers.
+        network : torch.nn.Module or Backbone, optional
+            The body of the explainer network, if it was one of the user's.
+        value_function : object, optional
+            The value function, if it was an object or a network of the user's.
+        device : str or torch.device, optional
+            Where the networks run.
+
+        Returns
+        -------
+        FastSHAP
         """
-        return persistence.load(cls, path, model, network, value_function, device)
+        return file_format.load(cls, path, model, network, value_function, device)
+
+    def explain_encoded(self, x: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Explain encoded rows: see `Fitted.explain_encoded`."""
+        return self.fitted_.explain_encoded(x)
+
+    def _settings(self) -> Settings:
+        return Settings(**self.get_params(deep=False))
+
+    def _model_outputs(self) -> ModelOutputs:
+        return ModelOutputs(self.fitted_, self.model, self.logits)
 
     def _keep(self, fitted: Fitted) -> FastSHAP:
+        self.fitted_ = fitted
         self.schema_, self.partition_, self.output_names_ = fitted.schema, fitted.partition, fitted.output_names
         self.value_function_, self.network_ = fitted.game, fitted.network
         self.losses_, self.errors_, self.report_ = fitted.losses, fitted.errors, fitted.report
         self.reference_, self.timings_ = fitted.reference, fitted.timings
-        self.normalize_ = self.normalize
+        self.normalize_ = fitted.normalize
         self.player_names_ = self.partition_.names
         return self
 
     def _encode(self, X: Any) -> Rows:
         self._check_fitted()
-        return self.schema_.encode(X).to(self.network_.scale.device)
+        return self.schema_.encode(X).to(self.fitted_.device)
 
-    def explain_encoded(self, x: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """Of encoded rows, values (n, players, outputs), base values and predictions (n, outputs), float64."""
-        values, base = forward(self, x)
-        if self.normalize_ != "never" or self.value_function_.players == 1:
-            return values, base, base + values.sum(1)
-        return values, base, grand_values(self.value_function_, x[:])
+
+def _shap_options(given: dict[str, Any]) -> ShapOptions:
+    try:
+        return ShapOptions(**given)
+    except TypeError:
+        unknown = sorted(set(given) - set(ShapOptions.__dataclass_fields__))
+        raise TypeError(f"FastSHAP.__call__() got unexpected keyword arguments {unknown}") from None

@@ -25,7 +25,7 @@ class _NoTableError(InputError, AttributeError):
     """So that images have no attributes that belong to tables."""
 
 
-class Protocols(TransformerMixin, BaseEstimator):
+class SklearnInterface(TransformerMixin, BaseEstimator):
     """What can be said of an explainer to scikit-learn and shap, once it knows values."""
 
     masker = None  # shap's: here the value function says what absence means

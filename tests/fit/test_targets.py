@@ -21,7 +21,7 @@ from fastshapley import Targets, Training
 from fastshapley.coalitions import enumerate_coalitions, kernel_sizes
 from fastshapley.data.model_adapter import ModelFunction
 from fastshapley.data.table_schema import Schema
-from fastshapley.fit.targets import Lesson, prepare_examination, prepare_lesson
+from fastshapley.fit.targets import TrainingRows, TrainingSet, prepare_training, prepare_validation
 from fastshapley.objective import coalition_loss
 from fastshapley.players import Features
 from fastshapley.training.checkpoint import Checkpoint
@@ -73,14 +73,15 @@ def lesson(
     thin: Thin | None = None,
     scale: Tensor | None = None,
     pace: float = PACE,
-) -> Lesson:
+) -> TrainingSet:
     scale = torch.ones(game.outputs, dtype=torch.float64) if scale is None else scale
     owner = list(range(x.shape[1]))
     thin = unthinned(game) if thin is None else thin
-    return prepare_lesson(thin, x, scale, pace, recipe, run, [False] * x.shape[1], owner)
+    rows = TrainingRows(x, x, [False] * x.shape[1], owner)
+    return prepare_training(thin, rows, scale, pace, recipe, run)
 
 
-def loss_of(found: Lesson, phi: Tensor) -> Tensor:
+def loss_of(found: TrainingSet, phi: Tensor) -> Tensor:
     return found.loss(phi.float(), (torch.arange(len(phi)), found.x[:]), NOBODY)
 
 
@@ -108,14 +109,14 @@ def test_a_team_plans_by_one_pace() -> None:
     processes = Unlike()
     processes.size = 2
     game = counting(4)
-    exam = prepare_examination(unthinned(game), game.rows(50), recipe(), replace(RUN, processes=processes))
+    exam = prepare_validation(unthinned(game), game.rows(50), recipe(), replace(RUN, processes=processes))
     assert exam.pace == pytest.approx(1.5, abs=0.1)  # its own are microseconds
 
 
 def test_an_examination_has_pairs_of_coalitions_and_what_they_are_worth() -> None:
     game = Additive(6, outputs=2)
     x = game.rows(40)
-    exam = prepare_examination(unthinned(game), x, recipe(), RUN)
+    exam = prepare_validation(unthinned(game), x, recipe(), RUN)
     assert exam.s.shape == (40, 16, 6)
     torch.testing.assert_close(exam.worth, (exam.x[:, None] * exam.s) @ game.weight)
     torch.testing.assert_close(exam.total, exam.x @ game.weight)
@@ -142,7 +143,7 @@ def test_an_examination_has_pairs_of_coalitions_and_what_they_are_worth() -> Non
 )
 def test_how_many_rows_an_examination_has(options: Recipe, rows: int) -> None:
     game = Additive(5)
-    exam = prepare_examination(unthinned(game), game.rows(200), options, RUN)
+    exam = prepare_validation(unthinned(game), game.rows(200), options, RUN)
     assert len(exam.x) == len(exam.s) == len(exam.worth) == len(exam.total) == rows
 
 
@@ -169,7 +170,7 @@ def marginal(background: int, columns: int = 4, seconds: float = 0.0) -> tuple[M
 
 def test_a_whole_marginal_games_examination_costs_its_background() -> None:
     game, model, x = marginal(10)
-    exam = prepare_examination(unthinned(game), x, recipe(evaluations=32_000), RUN)
+    exam = prepare_validation(unthinned(game), x, recipe(evaluations=32_000), RUN)
     assert len(exam.x) == 20
     assert model.calls <= 3200 + 20  # and whole rows
 
@@ -177,7 +178,7 @@ def test_a_whole_marginal_games_examination_costs_its_background() -> None:
 def test_a_thinned_marginal_games_examination_costs_a_row_each() -> None:
     game, model, x = marginal(10)
     options = recipe(evaluations=32_000)
-    exam = prepare_examination(thinning(game, options.targets), x, options, RUN)
+    exam = prepare_validation(thinning(game, options.targets), x, options, RUN)
     assert len(exam.x) == 200
     assert model.calls == 200 * 16 + 200
 
@@ -188,7 +189,7 @@ def test_the_pace_is_that_of_a_row_of_the_model(few: bool, monkeypatch: pytest.M
     options = recipe(evaluations=32_000)
     thin = thinning(game, options.targets) if few else unthinned(game)
     monkeypatch.setattr(time, "monotonic", lambda: model.now)
-    pace = prepare_examination(thin, x, options, RUN).pace
+    pace = prepare_validation(thin, x, options, RUN).pace
     assert 0.8e-4 < pace < 1.2e-4  # whole rows beside; and a coalition that comes twice may be evaluated once
 
 
@@ -214,7 +215,7 @@ def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool, monkeypatch
     for seconds in (1e-9, 1e-3, 1.0):
         game = Ticking(seconds)
         monkeypatch.setattr(time, "monotonic", lambda game=game: game.now)
-        exam = prepare_examination(unthinned(game), game.rows(400), options, RUN)
+        exam = prepare_validation(unthinned(game), game.rows(400), options, RUN)
         lengths.append(len(exam.s))
         assert seconds <= exam.pace < 1.5 * seconds  # null and grand are evaluated beside the 16 coalitions
     assert lengths[0] == 400
@@ -224,9 +225,9 @@ def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool, monkeypatch
 def test_an_examination_is_kept_with_unfinished_work(tmp_path: Path) -> None:
     game = counting(5)
     x = game.rows(60)
-    first = prepare_examination(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
+    first = prepare_validation(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
     spent = game.calls
-    again = prepare_examination(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
+    again = prepare_validation(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
     assert game.calls == spent
     assert again.pace == first.pace
     for name in ("x", "total", "s", "worth"):
@@ -437,7 +438,7 @@ def surrogate() -> tuple[Surrogate, Tensor]:
 @pytest.mark.parametrize("evaluations", [50_000, 5000], ids=["targets", "few coalitions"])
 def test_threads_do_not_change_a_lesson(evaluations: int, monkeypatch: pytest.MonkeyPatch) -> None:
     game, x = surrogate()
-    monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 500)
+    monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 500)
     options = recipe(evaluations=evaluations, rows=600)
     phi = torch.randn(10, 5, 1, generator=torch.Generator().manual_seed(0))
     found, threads = [], []
@@ -470,7 +471,7 @@ def test_more_threads_do_more_in_the_same_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_game_of_the_users_is_called_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 500)
+    monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 500)
     monkeypatch.setattr(os, "sched_getaffinity", partial(processors, 4), raising=False)
     game = counting(5)
     lesson(game, game.rows(50), recipe())
@@ -481,7 +482,7 @@ def test_a_game_of_the_users_is_called_by_one_thread(monkeypatch: pytest.MonkeyP
 def test_an_interrupted_lesson_goes_on_where_it_was(
     evaluations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 500)
+    monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 500)
     options = recipe(coalitions=16, evaluations=evaluations)
     game = counting(6)
     x = game.rows(300)
@@ -501,7 +502,7 @@ def test_an_interrupted_lesson_goes_on_where_it_was(
 
 def test_a_thread_that_fails_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     game, x = surrogate()
-    monkeypatch.setattr("fastshapley.fit.targets._BLOCK", 500)
+    monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 500)
     monkeypatch.setattr(os, "sched_getaffinity", partial(processors, 4), raising=False)
 
     def broken(x: Tensor, s: Tensor) -> Tensor:
@@ -516,7 +517,7 @@ def test_the_loss_of_kept_coalitions_is_that_of_the_objective() -> None:
     """An additive game leaves no loss at its values, in the examination and in the lesson alike."""
     game = Additive(8, outputs=2)
     x = game.rows(100)
-    exam = prepare_examination(unthinned(game), x, recipe(), RUN)
+    exam = prepare_validation(unthinned(game), x, recipe(), RUN)
     assert float(coalition_loss(game.shapley(exam.x), exam.s, exam.worth)) < 1e-20
     found = lesson(game, x, recipe(evaluations=3200))
     assert float(loss_of(found, game.shapley(found.x[:]))) < 1e-10

@@ -35,6 +35,7 @@ from fastshapley.explanation import chosen_outputs
 from fastshapley.networks.convolutional import Backbone
 from fastshapley.support.atomic_files import write_text
 from fastshapley.support.optional import require
+from fastshapley.training.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -142,7 +143,7 @@ def fit(
     dataset: Any,
     dataset_val: Any,
     scaling: Any,
-    checkpoint: str | os.PathLike[str] | None,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None,
 ) -> FastSHAP:
     """What `FastSHAP.fit` does with a `ray.data.Dataset`: Ray Train's workers each hold a share of the rows."""
     if not (dataset_val is None or isinstance(dataset_val, ray.data.Dataset)):
@@ -157,7 +158,8 @@ def fit(
     if not isinstance(scaling, train.ScalingConfig):
         raise InputError(f"scaling is {scaling!r}: use a number of workers, or a ray.train.ScalingConfig")
     with tempfile.TemporaryDirectory(prefix="fastshapley-") as storage:
-        place = str(Path(storage if checkpoint is None else checkpoint).absolute())
+        given = checkpoint.directory if isinstance(checkpoint, Checkpoint) else checkpoint
+        place = str(Path(storage if given is None else given).absolute())
         trainer = TorchTrainer(
             _train,
             train_loop_config={"explainer": clone(explainer), "checkpoint": f"{place}/fit"},

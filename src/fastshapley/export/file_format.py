@@ -24,8 +24,8 @@ from fastshapley.data.model_adapter import ModelFunction
 from fastshapley.data.players import Groups, Partition, Superpixels
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import FileFormatError, InputError
-from fastshapley.fit.pipeline import Fitted
-from fastshapley.fit.setup import NAMED, device_of
+from fastshapley.fit.fitted import Fitted
+from fastshapley.fit.settings import NAMED
 from fastshapley.networks.convolutional import Backbone, BackboneMaps, MapsOf, MaskedImages, UNetMaps
 from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.support.atomic_files import write_atomically
@@ -113,7 +113,7 @@ def load(
         network=network,
         device=device,
     )
-    place = device_of(explainer)
+    place = explainer._settings().resolved_device()
     tensors = {name: tensor.to(place) for name, tensor in tensors.items()}
     images = "images" in config["schema"]
     schema = ImageSchema.from_dict(config["schema"]) if images else Schema.from_dict(config["schema"])
@@ -146,7 +146,18 @@ def load(
     names = tuple(config["output_names"])
     kept = Reference(**reference)
     return explainer._keep(
-        Fitted(schema, partition, game, built.eval(), names, config["losses"], errors, report, kept, {})
+        Fitted(
+            schema,
+            partition,
+            game,
+            built.eval(),
+            names,
+            config["losses"],
+            errors,
+            report,
+            kept,
+            config["normalize"],
+        )
     )
 
 

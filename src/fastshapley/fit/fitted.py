@@ -1,162 +1,156 @@
-"""From encoded rows to values: a forward pass, that evaluations of the game or calls of the model may correct."""
+"""What a fit has learnt, as one value."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fastshapley.data.image_schema import ImageSchema
-from fastshapley.data.model_adapter import ModelFunction, given_outputs, trial_rows
+from fastshapley.data.players import Partition
 from fastshapley.data.stream import Rows
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
-from fastshapley.estimators.model_correction import Shortfall, corrected
-from fastshapley.estimators.refinement import Prior, refine
-from fastshapley.explanation import taken_up
+from fastshapley.fit.settings import Normalize
 from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
 from fastshapley.objective import normalize
-from fastshapley.support.shap_import import shap
-from fastshapley.training.checkpoint import fingerprint
-from fastshapley.training.run import seed_of
-from fastshapley.value_functions import BaseGame, Surrogate
-from fastshapley.value_functions.protocol import apply_link, grand_values, null_values
-from fastshapley.value_functions.removal import Removal
-
-if TYPE_CHECKING:
-    from fastshapley.explainer import FastSHAP
-
+from fastshapley.training.run import Timing
+from fastshapley.trust.drift import Reference
+from fastshapley.trust.error_bars import Errors
+from fastshapley.trust.report import Report
+from fastshapley.value_functions import ValueFunction
+from fastshapley.value_functions.protocol import grand_values, null_values
 
 logger = logging.getLogger(__name__)
-_BATCH, _ENTRIES = 8192, 1 << 22  # rows explained in one forward pass, and their values or inputs, at most
+
+FORWARD_ROWS = 8192  # rows explained in one forward pass, at most
+FORWARD_ENTRIES = 1 << 22  # values or inputs of these rows, at most
 
 
-def warn_of_gaps(schema: Schema | ImageSchema, network: ExplainerNetwork, x: Rows) -> None:
-    """Of columns that had none when the network was built, which cannot tell them from the mean."""
-    if not isinstance(schema, Schema) or not isinstance(network.encoder, TableEncoder):
-        return
-    known = {*network.encoder.flags.tolist(), *network.encoder.codes.tolist()}
-    names = [schema.names[j] for j in x[:].isnan().any(0).nonzero()[:, 0].tolist() if j not in known]
-    if names:
-        logger.warning(
-            "columns %s have gaps, and had none at fit: they count as the mean; fit anew to learn them", names
-        )
+@dataclass(frozen=True)
+class Fitted:
+    """Everything that a fit leaves behind, and that a file holds.
 
+    Attributes
+    ----------
+    schema : Schema or ImageSchema
+        How the user's data is encoded.
+    partition : Partition
+        The players.
+    game : ValueFunction
+        The game that is explained.
+    network : ExplainerNetwork
+        The network that gives its Shapley values.
+    output_names : tuple of str
+        The names of the outputs.
+    losses : list of float
+        The validation loss of the network before the first epoch and after each epoch.
+    errors : Errors or None
+        The error bars, if they were learnt.
+    report : Report or None
+        The measured distance to the exact values, if it was measured.
+    reference : Reference
+        A sample of the training rows, to detect drift.
+    normalize : {"always", "inference", "never"}
+        Whether values are made to sum to grand minus null.
+    timings : dict
+        A `Timing` of each phase, by its name.
+    """
 
-def forward(explainer: FastSHAP, x: Rows, most: int | Literal["auto"] = "auto") -> tuple[Tensor, Tensor]:
-    """Values (n, players, outputs) and base values (n, outputs), float64, of at ``most`` so many rows at once."""
-    if most != "auto" and most < 1:
-        raise InputError(f"batch_size is {most}: use a positive number of rows, or 'auto'")
-    game = explainer.value_function_
-    values, base = [], []
-    each = max(game.players * game.outputs, x[:1].numel())
-    for part in x.split(max(1, min(_BATCH if most == "auto" else most, _ENTRIES // each))):
-        null = null_values(game, part)
-        with torch.no_grad():
-            phi = explainer.network_(part).double()
-        if explainer.normalize_ != "never" or game.players == 1:
-            phi = normalize(phi, grand_values(game, part) - null)
-        values.append(phi)
-        base.append(null)
-    return torch.cat(values), torch.cat(base)
+    schema: Schema | ImageSchema
+    partition: Partition
+    game: ValueFunction
+    network: ExplainerNetwork
+    output_names: tuple[str, ...]
+    losses: list[float]
+    errors: Errors | None
+    report: Report | None
+    reference: Reference
+    normalize: Normalize = "always"
+    timings: dict[str, Timing] = field(default_factory=dict)
 
+    @property
+    def normalized(self) -> bool:
+        """Whether values sum to grand minus null: a single player always gets all of it."""
+        return self.normalize != "never" or self.game.players == 1
 
-def refined(
-    explainer: FastSHAP,
-    x: Tensor,
-    values: Tensor,
-    *,
-    budget: int | None = None,
-    tol: float | None = None,
-    start: shap.Explanation | None = None,
-    progress: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Values and their standard errors, (n, players, outputs) each, corrected if there is a budget or a tol."""
-    if explainer.normalize_ == "never" and explainer.value_function_.players > 1:
-        raise InputError(
-            "errors, budget and tol are for values that sum to grand minus null: use normalize='always'"
-        )
-    if explainer.value_function_.players == 1:
-        return values, torch.zeros_like(values)  # it has all of the difference
-    if explainer.errors_ is None:
-        raise InputError(
-            "errors, budget and tol need to know how far values are off, which this explainer did not learn: "
-            "fit it with recipe='default', with rows enough to hold some out, and time and evaluations left"
-        )
-    variance, noise = explainer.errors_(x, values)
-    if start is not None:
-        values, variance = taken_up(start, values)
-    if budget is None and tol is None:
-        return values, variance.sqrt()
-    found = refine(
-        explainer.value_function_,
-        x,
-        Prior(values, variance, noise, explainer.errors_.head.profile),
-        budget=budget,
-        tol=tol,
-        # other coalitions than those that the values are from
-        random_state=int(fingerprint(seed_of(explainer.random_state), values)[:15], 16),
-        progress=progress,
-    )
-    return torch.from_numpy(found.values).to(values), torch.from_numpy(found.stderr).to(values)
+    @property
+    def device(self) -> torch.device:
+        """Where the networks run."""
+        return self.network.scale.device
 
+    def forward(self, x: Rows, batch_size: int | Literal["auto"] = "auto") -> tuple[Tensor, Tensor]:
+        """Explain encoded rows by forward passes of the network.
 
-def anchored(
-    explainer: FastSHAP,
-    x: Rows,
-    values: Tensor,
-    base: Tensor,
-    anchor: str,
-    predictions: Any,
-    background: Any,
-    calls: int | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Values and base values that sum to the model's output, and the variance that this adds to each value."""
-    game = explainer.value_function_
-    if anchor != "model":
-        raise InputError(f"anchor is {anchor!r}: use 'game', or 'model', with predictions or without")
-    if (background is None) != (calls is None):
-        raise InputError("background and calls go together: pass both, or neither")
-    nothing = torch.zeros_like(values)
-    if isinstance(game, Removal):
-        return values, base, nothing  # the game is the model's own
-    if not isinstance(game, Surrogate):
-        raise InputError("anchor='model' is for a surrogate's game; one of your own knows its model's output")
-    null = game.model_null.to(values)
-    total, base = model_outputs(explainer, x, predictions) - null, null.expand(len(values), -1)
-    if calls is None or len(x) == 0:
-        return normalize(values, total), base, nothing
-    if isinstance(explainer.schema_, ImageSchema):
-        raise InputError("background and calls are for tables, and the explainer was fitted to images")
-    if explainer.model is None:
-        raise InputError("calls need the model itself: pass it to FastSHAP.load")
-    rows = explainer.schema_.encode(background, "background").to(x.device)
-    if len(rows) == 0:
-        raise InputError("background has no rows")
-    generator = torch.Generator(x.device).manual_seed(seed_of(explainer.random_state))
-    missed = Shortfall(_model_function(explainer, x), game, rows, explainer.schema_.discrete, generator)
-    values, added = corrected(missed, x[:], values, total, calls)
-    return values, base, added
+        Parameters
+        ----------
+        x : Tensor or Stream
+            Encoded rows.
+        batch_size : int or "auto"
+            The largest number of rows in one forward pass.
 
+        Returns
+        -------
+        values : Tensor
+            Values (n, players, outputs), float64.
+        base : Tensor
+            Base values (n, outputs), float64.
 
-def model_outputs(explainer: FastSHAP, x: Rows, predictions: Any = None) -> Tensor:
-    """The model's outputs behind the game's link, (n, outputs): as given, or by calling it."""
-    game = explainer.value_function_
-    if len(x) == 0:
-        return torch.zeros(0, game.outputs, dtype=torch.float64, device=x.device)
-    if predictions is None:
-        return _model_function(explainer, x)(x)
-    y = given_outputs(predictions, len(x), game.outputs, logits=explainer.logits).to(x.device)
-    return apply_link(game.link if isinstance(game, BaseGame) else "identity", y)
+        Raises
+        ------
+        InputError
+            If ``batch_size`` is not positive.
+        """
+        if batch_size != "auto" and batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}: use a positive number of rows, or 'auto'")
+        values, base = [], []
+        entries = max(self.game.players * self.game.outputs, x[:1].numel())
+        rows = FORWARD_ROWS if batch_size == "auto" else batch_size
+        for part in x.split(max(1, min(rows, FORWARD_ENTRIES // entries))):
+            null = null_values(self.game, part)
+            with torch.no_grad():
+                phi = self.network(part).double()
+            if self.normalized:
+                phi = normalize(phi, grand_values(self.game, part) - null)
+            values.append(phi)
+            base.append(null)
+        return torch.cat(values), torch.cat(base)
 
+    def explain_encoded(self, x: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Explain encoded rows.
 
-def _model_function(explainer: FastSHAP, x: Rows) -> Callable[[Rows], Tensor]:
-    """The model behind the game's link, from encoded rows such as ``x`` to outputs (n, outputs)."""
-    if explainer.model is None:
-        raise InputError("this needs the model: pass it to FastSHAP.load, or its outputs for X as predictions=")
-    function = ModelFunction(explainer.model, explainer.schema_, trial_rows(x), explainer.logits)
-    game = explainer.value_function_
-    return lambda rows: apply_link(game.link if isinstance(game, BaseGame) else "identity", function(rows))
+        Parameters
+        ----------
+        x : Tensor or Stream
+            Encoded rows.
+
+        Returns
+        -------
+        values : Tensor
+            Values (n, players, outputs), float64.
+        base : Tensor
+            Base values (n, outputs), float64.
+        predictions : Tensor
+            The game's values of the grand coalition (n, outputs), float64.
+        """
+        values, base = self.forward(x)
+        if self.normalized:
+            return values, base, base + values.sum(1)
+        return values, base, grand_values(self.game, x[:])
+
+    def warn_of_new_gaps(self, x: Rows) -> None:
+        """Warn of columns that have gaps now and had none at fit: the network takes these for the mean."""
+        encoder = self.network.encoder
+        if not isinstance(self.schema, Schema) or not isinstance(encoder, TableEncoder):
+            return
+        known = {*encoder.flags.tolist(), *encoder.codes.tolist()}
+        names = [self.schema.names[j] for j in x[:].isnan().any(0).nonzero()[:, 0].tolist() if j not in known]
+        if names:
+            logger.warning(
+                "Columns %s have gaps and had none at fit. The gaps count as the column's mean: fit again to learn "
+                "from them",
+                names,
+            )

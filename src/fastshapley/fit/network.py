@@ -1,4 +1,4 @@
-"""Building the explainer's network, and training it on a game."""
+"""Building the explainer network and training it on a game."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,14 @@ from fastshapley.data.players import Partition
 from fastshapley.data.stream import Rows, batches
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
-from fastshapley.fit.targets import Batch, Examination, Lesson, prepare_examination, prepare_lesson
+from fastshapley.fit.targets import (
+    Batch,
+    TrainingRows,
+    TrainingSet,
+    ValidationSet,
+    prepare_training,
+    prepare_validation,
+)
 from fastshapley.networks.convolutional import Backbone, MapsOf, UNet
 from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, PlayerPerceptron, TableEncoder
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
@@ -31,7 +39,7 @@ from fastshapley.value_functions.surrogate import Surrogate
 
 logger = logging.getLogger(__name__)
 
-_PART, _IMAGES = 4096, 64  # rows encoded at once
+ENCODED_ROWS, ENCODED_IMAGES = 4096, 64  # rows, or images, that are encoded at once
 
 
 def build_network(
@@ -109,103 +117,160 @@ def _classes(game: ValueFunction) -> Classes:
     return "zero-sum" if game.link == "identity" else "free"
 
 
-def fit_network(
-    network: ExplainerNetwork,
-    value_function: ValueFunction,
-    x: Rows,
-    x_val: Rows,
-    recipe: Recipe,
-    run: Run,
-    *,
-    normalized: bool,
-    penalty: float,
-    discrete: Sequence[bool],
-    owner: Sequence[int],
-    update: bool = False,
-) -> tuple[list[float], float]:
-    """Train ``network`` in place; the result is its validation loss, before and after each epoch, and a pace.
+@dataclass(frozen=True)
+class NetworkProblem:
+    """What an explainer network is trained on, and how.
 
-    An ``update`` goes on with a network that was trained before. ``normalized`` says whether the loss sees values
-    that are normalised; ``discrete`` which columns hold no numbers, and ``owner`` which player each belongs to.
-    Losses are in units of the network's scale. The pace is the seconds that a row takes which the model, or the
-    surrogate, is called with.
+    Attributes
+    ----------
+    game : ValueFunction
+        The game whose Shapley values it learns.
+    rows : TrainingRows
+        The rows to learn from.
+    recipe : Recipe
+        The settings of the training.
+    run : Run
+        The time, the random numbers and the place for unfinished work.
+    normalized : bool
+        Whether the loss sees values that are made to sum to grand minus null.
+    penalty : float
+        The weight of the squared gap before normalisation (the paper's gamma).
+    update : bool
+        Whether the network was trained before, and is now trained further.
     """
-    if value_function.players == 1:
-        return [], 0.0  # the one value is grand minus null
-    exam = prepare_examination(thinning(value_function, recipe.targets), x_val, recipe, run)
-    if not recipe.trains_explainer:
-        if not update:
-            network.scale.zero_()  # each player has the same share
-        return [], exam.pace
-    added = background_values(value_function, recipe.targets, exam.pace, run)
-    thin = thinning(value_function, recipe.targets, added)
-    if added is not None:  # the same rows and coalitions once more, with most of the noise off
-        exam = prepare_examination(thin, x_val, recipe, run, "second examination")
-    scale = network.scale.clone() if update and network.scale.all() else _scale(value_function, exam, recipe, run)
-    scale = _as_before(scale, run)
-    network.scale.copy_(scale)
-    total_val, worth_val = (exam.total / scale).float(), (exam.worth / scale).float()
-    lesson = prepare_lesson(thin, x, scale, exam.pace, recipe, run, discrete, owner)
-    if run.processes.all(_is_constant(lesson, exam, run)):
-        network.scale.zero_()
-        return [], exam.pace
 
-    inputs, inputs_val = _inputs(network.encoder, lesson.x), _inputs(network.encoder, exam.x)
-    parts_val = torch.arange(len(exam.x), device=x.device).split(_PART if exam.x.ndim == 2 else _IMAGES)
+    game: ValueFunction
+    rows: TrainingRows
+    recipe: Recipe
+    run: Run
+    normalized: bool = True
+    penalty: float = 0.0
+    update: bool = False
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """What training leaves behind besides the network.
+
+    Attributes
+    ----------
+    losses : list of float
+        The validation loss before the first epoch and after each epoch, in units of the network's scale.
+    pace : float
+        Seconds per row that the model, or the surrogate, is called with.
+    """
+
+    losses: list[float]
+    pace: float
+
+
+def fit_network(network: ExplainerNetwork, problem: NetworkProblem) -> NetworkFit:
+    """Train an explainer network in place.
+
+    Where there is nothing to learn (a constant game, no time, a recipe without training) the network's scale
+    becomes zero, so that every player gets the same share.
+
+    Parameters
+    ----------
+    network : ExplainerNetwork
+        The network.
+    problem : NetworkProblem
+        What it learns.
+
+    Returns
+    -------
+    NetworkFit
+    """
+    game, rows, recipe, run = problem.game, problem.rows, problem.recipe, problem.run
+    if game.players == 1:
+        return NetworkFit([], 0.0)  # the one value is grand minus null
+    validation = prepare_validation(thinning(game, recipe.targets), rows.x_val, recipe, run)
+    if not recipe.trains_explainer:
+        _set_scale(network, network.scale if problem.update else 0.0)
+        return NetworkFit([], validation.pace)
+    added = background_values(game, recipe.targets, validation.pace, run)
+    thin = thinning(game, recipe.targets, added)
+    if added is not None:  # the same rows and coalitions once more, without most of the noise
+        validation = prepare_validation(thin, rows.x_val, recipe, run, "second examination")
+    known = network.scale.clone() if problem.update and network.scale.all() else None
+    scale = _agreed_scale(_typical_value(game, validation, recipe, run) if known is None else known, run)
+    _set_scale(network, scale)
+    training = prepare_training(thin, rows, scale, validation.pace, recipe, run)
+    if run.processes.all(_is_constant(training, validation, run)):
+        _set_scale(network, 0.0)
+        return NetworkFit([], validation.pace)
+    losses = train(_task(network, problem, training, validation, scale), recipe.explainer, run)
+    if len(losses) == 1 and not run.clock.left() and not problem.update:
+        logger.warning("time_budget left no time to train the explainer: every player gets the same value")
+        _set_scale(network, 0.0)
+    return NetworkFit(losses, validation.pace)
+
+
+def _task(
+    network: ExplainerNetwork,
+    problem: NetworkProblem,
+    training: TrainingSet,
+    validation: ValidationSet,
+    scale: Tensor,
+) -> Task:
+    """Return the losses of a network, in units of its scale."""
+    total_val, worth_val = (validation.total / scale).float(), (validation.worth / scale).float()
+    inputs, inputs_val = _inputs(network.encoder, training.x), _inputs(network.encoder, validation.x)
+    size = ENCODED_ROWS if validation.x.ndim == 2 else ENCODED_IMAGES
+    parts_val = torch.arange(len(validation.x), device=validation.x.device).split(size)
 
     def predict(inputs: Tensor, total: Tensor) -> tuple[Tensor, Tensor | float]:
-        """The network's values in units of its scale, and the penalty on their gap."""
+        """Return the values in units of the scale, and the penalty on their gap."""
         phi = network.decode(inputs) / network.scale
-        gap = penalty * efficiency_penalty(phi, total) if penalty else 0.0
-        return (normalize(phi, total) if normalized else phi), gap
+        gap = problem.penalty * efficiency_penalty(phi, total) if problem.penalty else 0.0
+        return (normalize(phi, total) if problem.normalized else phi), gap
 
     def loss(batch: Batch, generator: torch.Generator) -> Tensor:
-        phi, gap = predict(inputs(batch), lesson.total[batch[0]])
-        return lesson.loss(phi, batch, generator) + gap
+        phi, gap = predict(inputs(batch), training.total[batch[0]])
+        return training.loss(phi, batch, generator) + gap
 
     def validate() -> float:
-        phi = [predict(inputs_val((rows, exam.x[rows])), total_val[rows])[0] for rows in parts_val]
-        return float(coalition_loss(torch.cat(phi), exam.s, worth_val))
+        phi = [predict(inputs_val((rows, validation.x[rows])), total_val[rows])[0] for rows in parts_val]
+        return float(coalition_loss(torch.cat(phi), validation.s, worth_val))
 
     def describe(history: list[float]) -> dict[str, str]:
-        if not normalized:
+        if not problem.normalized:
             return {}
-        gain = (history[0] - min(history)) / curvature(value_function.players)
+        gain = (history[0] - min(history)) / curvature(problem.game.players)
         unit = float(network.scale[0]) ** 2 if len(network.scale.unique()) == 1 else None
         return {"mse": f"-{gain * unit:.4g}"} if unit is not None else {"scaled mse": f"-{gain:.4g}"}
 
-    fetch = partial(batches, lesson.x)
-    task = Task("explainer", network, len(lesson.x), loss, validate, describe, fetch)
-    losses = train(task, recipe.explainer, run)
-    if len(losses) == 1 and not run.clock.left() and not update:
-        logger.warning("time_budget left no time to train the explainer: every player gets the same value")
-        network.scale.zero_()
-    return losses, exam.pace
+    fetch = partial(batches, training.x)
+    return Task("explainer", network, len(training.x), loss, validate, describe, fetch)
+
+
+def _set_scale(network: ExplainerNetwork, scale: Tensor | float) -> None:
+    network.scale.copy_(torch.as_tensor(scale).to(network.scale))
 
 
 def _inputs(encoder: nn.Module, x: Rows) -> Callable[[Batch], Tensor]:
-    """The network's inputs for a batch; made once where they do not change in training."""
+    """Return the network's inputs for a batch; they are encoded once where training does not change them."""
     if not isinstance(encoder, TableEncoder) or encoder.table is not None:
         return lambda batch: encoder(batch[1])
-    made = torch.cat([encoder(part) for part in x.split(_PART)])
-    return lambda batch: made[batch[0]]
+    encoded = torch.cat([encoder(part) for part in x.split(ENCODED_ROWS)])
+    return lambda batch: encoded[batch[0]]
 
 
-def _scale(value_function: ValueFunction, exam: Examination, recipe: Recipe, run: Run) -> Tensor:
-    """The size of a typical value, by output, (outputs,): a network learns fastest what is of size one.
+def _typical_value(game: ValueFunction, validation: ValidationSet, recipe: Recipe, run: Run) -> Tensor:
+    """Return the size of a typical value of each output, (outputs,): a network learns values of size one fastest.
 
     Classes whose values cancel share it. The paper's recipe takes probabilities as they are.
     """
-    spread = run.processes.mean(exam.worth.square().flatten(0, 1)).sqrt() / math.sqrt(value_function.players)
-    if isinstance(value_function, BaseGame) and value_function.scale == "probabilities":
-        if recipe.targets is None and value_function.link == "identity":
-            return torch.ones_like(spread)
-        spread = spread.square().mean().sqrt().expand_as(spread)
-    return torch.where(spread > 0, spread, 1.0)
+    size = run.processes.mean(validation.worth.square().flatten(0, 1)).sqrt() / math.sqrt(game.players)
+    if isinstance(game, BaseGame) and game.scale == "probabilities":
+        if recipe.targets is None and game.link == "identity":
+            return torch.ones_like(size)
+        size = size.square().mean().sqrt().expand_as(size)
+    return torch.where(size > 0, size, 1.0)
 
 
-def _as_before(scale: Tensor, run: Run) -> Tensor:
-    """The units in which a processes that goes on began to learn: its rows may be dealt out otherwise now."""
+def _agreed_scale(scale: Tensor, run: Run) -> Tensor:
+    """Return the scale that several processes began to train with: when they go on, their rows may differ."""
     if run.common is None:
         return scale
     common = run.common
@@ -219,10 +284,11 @@ def _as_before(scale: Tensor, run: Run) -> Tensor:
     return run.processes.share(first).to(scale)
 
 
-def _is_constant(lesson: Lesson, exam: Examination, run: Run) -> bool:
-    """Whether every value that was seen is zero."""
-    if exam.worth.any() or lesson.total.any():
+def _is_constant(training: TrainingSet, validation: ValidationSet, run: Run) -> bool:
+    """Return whether every value that was seen is zero."""
+    if validation.worth.any() or training.total.any():
         return False
-    rows = torch.arange(min(len(lesson.x), len(exam.x)), device=lesson.x.device)
-    nothing = torch.zeros(len(rows), *exam.s.shape[2:], exam.worth.shape[2], device=lesson.x.device)
-    return not lesson.loss(nothing, (rows, lesson.x[rows]), run.generator("constant"))
+    device = training.x.device
+    rows = torch.arange(min(len(training.x), len(validation.x)), device=device)
+    nothing = torch.zeros(len(rows), *validation.s.shape[2:], validation.worth.shape[2], device=device)
+    return not training.loss(nothing, (rows, training.x[rows]), run.generator("constant"))

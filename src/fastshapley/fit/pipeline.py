@@ -1,225 +1,267 @@
-"""A fit, one phase after the other: a surrogate, the explainer's network, its errors, and the report."""
+"""A fit from beginning to end: setup, game, network, error bars, report.
+
+`fit` and `update` are the same path from different starts. Each phase is a function of the `Setup` and of what the
+phases before it returned; `Run.timed` records what each took and was given.
+"""
 
 from __future__ import annotations
 
 import copy
 import logging
-import os
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from sklearn.base import clone
+from torch import Tensor
 
 from fastshapley.data.image_schema import ImageSchema
-from fastshapley.data.model_adapter import ModelFunction, trial_rows
-from fastshapley.data.players import Partition, Superpixels
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.model_adapter import ModelFunction
 from fastshapley.errors import InputError
-from fastshapley.fit.budget import Budget, check_budget
-from fastshapley.fit.fitted import warn_of_gaps
-from fastshapley.fit.network import build_network, fit_network
-from fastshapley.fit.setup import (
-    NAMED,
-    check_parameters,
-    device_of,
-    hold_out,
-    is_fitted,
-    mention_one_hot,
-    players_of,
-    start_run,
-)
+from fastshapley.fit.budget import ERROR_BAR_TIME, GAME_TIME, NETWORK_TIME, SAMPLING_EFFORT, Budget
+from fastshapley.fit.fitted import Fitted
+from fastshapley.fit.network import NetworkFit, NetworkProblem, build_network, fit_network
+from fastshapley.fit.settings import NAMED, Settings, is_fitted
+from fastshapley.fit.setup import FitData, Setup, set_up
+from fastshapley.fit.targets import TrainingRows
 from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.training import recipes
-from fastshapley.training.process_group import ProcessGroup
-from fastshapley.training.run import Clock, Run, Timing, one_thread
+from fastshapley.training.recipes import Recipe
+from fastshapley.training.run import Run, one_thread
 from fastshapley.trust.drift import Reference
 from fastshapley.trust.error_bars import Errors, fit_errors
 from fastshapley.trust.report import ROWS, Report, measure_network
 from fastshapley.value_functions import BaseGame, Missing, Problem, Removal, Surrogate, ValueFunction
 from fastshapley.value_functions.background_sampling import can_be_thinned
 
-if TYPE_CHECKING:
-    from fastshapley.explainer import FastSHAP
-
 logger = logging.getLogger(__name__)
 
-_EXAM, _SEEN = 4096, 16384  # rows of a processes that one process measures, and that stand for all
-_LITTLE = 0.05  # of the evaluations that errors are usually learnt from, where no network is trained
-_SURROGATE, _REPORT = 0.4, 0.1  # of the time that is left, for a surrogate, and for what comes after the network
-_ERRORS = 0.5  # of that
+EXAMINED_ROWS = 4096  # rows of all processes from which one process learns the error bars
+SEEN_ROWS = 16384  # rows of all processes that stand for all of them
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """All that a fit leaves behind, and a file holds."""
+def fit(settings: Settings, data: FitData) -> Fitted:
+    """Fit an explainer.
 
-    schema: Schema | ImageSchema
-    partition: Partition
-    game: ValueFunction
-    network: ExplainerNetwork
-    output_names: tuple[str, ...]
-    losses: list[float]
-    errors: Errors | None
-    report: Report | None
-    reference: Reference
-    timings: dict[str, Timing]
+    Parameters
+    ----------
+    settings : Settings
+        The explainer's parameters.
+    data : FitData
+        The rows to learn from.
 
-
-def fit_explainer(
-    explainer: FastSHAP,
-    X: Any,
-    X_val: Any,
-    checkpoint: str | os.PathLike[str] | None,
-    *,
-    update: bool,
-    processes: ProcessGroup | None = None,
-) -> Fitted:
-    """What ``explainer`` learns from rows; it is not changed. An ``update`` starts from what it has learnt.
-
-    In a ``team`` each process has rows of its own, and all learn the same.
+    Returns
+    -------
+    Fitted
     """
-    processes = processes or ProcessGroup()
-    if processes.size > 1 and explainer.time_budget is not None:
-        raise InputError("time_budget is for one process: leave it out where several train together")
-    clock = Clock()
-    if explainer.time_budget is not None:
-        from torch import _dynamo  # noqa: F401  it takes seconds, and the first optimizer would import it in that time
+    return _learn(set_up(settings, data))
 
-        clock = Clock(explainer.time_budget)
-    given = explainer.value_function_ if update else explainer.value_function
-    check_parameters(explainer, given)
-    before = explainer.network_ if update else None
-    schema: Schema | ImageSchema
-    if update:
-        schema = explainer.schema_
-    elif isinstance(given, BaseGame) and is_fitted(given):
-        schema = given.schema_  # codes of categories mean the same to a game fitted before as to this explainer
-    else:
-        schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
-        schema = schema.agreed(processes)
-    images = isinstance(schema, ImageSchema)
-    x = schema.encode(X).to(device_of(explainer) if before is None else before.scale.device)
-    x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
-    for argument, rows in (("X", x), ("X_val", x_val)):
-        if not processes.all(rows is None or len(rows) > 0):
-            raise InputError(f"{argument} has no rows" + (" in some process" if processes.size > 1 else ""))
-    if before is not None:
-        warn_of_gaps(schema, before, x)
-    trial = processes.share(lambda: trial_rows(x)).to(x.device)
-    check_budget(explainer.evaluation_budget, len(trial))
-    model = None if explainer.model is None else ModelFunction(explainer.model, schema, trial, explainer.logits)
-    partition = explainer.partition_ if update else players_of(explainer, schema)
-    if not update and processes.rank == 0:
-        mention_one_hot(explainer, schema, x)
-    run = replace(start_run(explainer, schema, x, x_val, model, checkpoint, before, processes), clock=clock)
-    x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
-    x_exam, x_report = hold_out(x_val, run, share=0.5, most=ROWS)
-    held_out = x_val is not x and x_report is not x_exam
-    rows_in_all = processes.total(len(x))
-    recipe = recipes.resolve(explainer.recipe, rows_in_all, len(partition), images=images)
-    allowed = explainer.evaluation_budget
-    budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))
-    x_report = x_report[:]
-    with nullcontext() if images else one_thread():  # convolutions have work for all
-        game: ValueFunction = given
-        if model is not None:
-            calls = budget.left() - budget.reserve(x_report)
-            problem = Problem(model, x, x_exam, partition, explainer.link, recipe, calls)
-            game = _fit_game(given, problem, run.within(_SURROGATE), update=update)
-        budget = budget.counting(game)
-        recipe = recipes.resolve(
-            explainer.recipe, rows_in_all, len(partition), noisy=can_be_thinned(game), images=images
-        )
-        recipe = recipes.shared(recipe, processes.size)
-        recipe = budget.bound(recipes.continued(recipe) if update else recipe, game)
-        if before is None:
-            network = build_network(x, schema, game, partition, explainer.model, explainer.network, recipe, run)
-        else:
-            network = copy.deepcopy(before)
-        losses, pace = fit_network(
-            network,
-            game,
-            x,
-            x_exam,
-            recipe,
-            run.within(1 - _REPORT),
-            normalized=explainer.normalize == "always",
-            penalty=explainer.penalty,
-            discrete=schema.discrete,
-            owner=partition.owner,
-            update=update,
-        )
-        x_exam, x_report, x = (
-            processes.gather(x_exam, _EXAM),
-            processes.gather(x_report, ROWS),
-            processes.gather(x, _SEEN),
-        )
 
-        def measure() -> tuple[Errors | None, Report | None, Reference]:
-            """What is left to do is little, of some rows: one process does it for all."""
-            errors = None
-            if recipe.errors is not None and held_out:
-                errors = fit_errors(
-                    network,
-                    game,
-                    x_exam,
-                    x_report,
-                    recipe.errors,
-                    run.within(_ERRORS).alone(),
-                    pace=pace,
-                    calls=budget.for_errors(game),
-                    discrete=schema.discrete,
-                    owner=partition.owner,
-                    effort=1.0 if recipe.trains_explainer else _LITTLE,
-                )
-            report, gaps = None, torch.zeros(0)
-            if recipe.trains_explainer or update:
-                report, gaps = measure_network(
-                    network,
-                    game,
-                    model,
-                    x_report[:],
-                    run.alone(),
-                    pace,
-                    budget,
-                    errors,
-                    normalized=explainer.normalize != "never",
-                    held_out=held_out,
-                )
-            return errors, report, Reference.of(x, gaps, run.generator("reference"))
+def update(settings: Settings, data: FitData, start: Fitted) -> Fitted:
+    """Train a fitted explainer further, on other rows; ``start`` is not changed.
 
-        errors, report, reference = processes.share(measure)
-    names = _output_names(model, game.outputs)
-    if update and names == _output_names(None, game.outputs):
-        names = explainer.output_names_
-    for warning in report.warnings() if report is not None else ():
+    Parameters
+    ----------
+    settings : Settings
+        The explainer's parameters.
+    data : FitData
+        The rows to learn from.
+    start : Fitted
+        The explainer.
+
+    Returns
+    -------
+    Fitted
+    """
+    return _learn(set_up(settings, data, start))
+
+
+def _learn(setup: Setup) -> Fitted:
+    """Go through the phases."""
+    run = setup.run
+    with _threads(setup):
+        with run.timed("game"):
+            game = _fit_game(setup)
+        budget = setup.budget.counting(game)
+        recipe = _network_recipe(setup, game, budget)
+        with run.timed("network"):
+            network, trained = _fit_network(setup, game, recipe)
+        subject = _Subject(_gathered(setup), game, network, recipe, trained, budget)
+        measured = run.processes.share(lambda: _measure(subject))
+    for warning in measured.report.warnings() if measured.report is not None else ():
         logger.warning(warning)
-    if model is not None:
-        logger.info("the model was called with %d rows in all", model.evaluations)
-    return Fitted(schema, partition, game, network, names, losses, errors, report, reference, run.timings)
+    if setup.model is not None:
+        logger.info("The model was called with %d rows in all", setup.model.evaluations)
+    return Fitted(
+        setup.schema,
+        setup.partition,
+        game,
+        network,
+        _output_names(setup, game),
+        trained.losses,
+        measured.errors,
+        measured.report,
+        measured.reference,
+        setup.settings.normalize,
+        run.timings,
+    )
 
 
-def _fit_game(given: Any, problem: Problem, run: Run, *, update: bool) -> ValueFunction:
-    """The game of the problem's model: fitted, updated, or as it was given."""
+def _threads(setup: Setup) -> AbstractContextManager[None]:
+    """Return where torch computes on one thread, but for images: convolutions have work for all threads."""
+    return nullcontext() if isinstance(setup.schema, ImageSchema) else one_thread()
+
+
+# -- the game
+
+
+def _fit_game(setup: Setup) -> ValueFunction:
+    """Return the game of the model: fitted, updated, or as it was given."""
+    given = setup.given_game
+    if setup.model is None:
+        game: ValueFunction = given
+        return game
+    calls = setup.budget.for_labels(setup.x_report)
+    problem = Problem(
+        setup.model, setup.x, setup.x_val, setup.partition, setup.settings.link, setup.recipe(), calls
+    )
+    run = setup.run.within(GAME_TIME)
     if not is_fitted(given):
-        new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
-        if not isinstance(new, Surrogate) and run.processes.size > 1:  # all play with the same background
-            problem, run = replace(problem, x=run.processes.gather(problem.x, _SEEN)), run.alone()
-        return new.fit(problem, run)
-    if update and isinstance(given, Surrogate):
+        return _new_game(given, problem, run)
+    return _updated_game(given, problem, run) if setup.updating else given
+
+
+def _new_game(given: Any, problem: Problem, run: Run) -> ValueFunction:
+    new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
+    if not isinstance(new, Surrogate) and run.processes.size > 1:  # all processes play with the same background
+        problem, run = replace(problem, x=run.processes.gather(problem.x, SEEN_ROWS)), run.alone()
+    return new.fit(problem, run)
+
+
+def _updated_game(given: Any, problem: Problem, run: Run) -> ValueFunction:
+    if isinstance(given, Surrogate):
         assert problem.recipe is not None
         return given.update(replace(problem, link=given.link, recipe=recipes.continued(problem.recipe)), run)
-    if update and isinstance(given, Removal) and not (isinstance(given, Missing) and given.model is not None):
+    if isinstance(given, Removal) and not (isinstance(given, Missing) and given.model is not None):
         if problem.model.outputs != given.outputs:
-            raise InputError(f"the model gives {problem.model.outputs} outputs, and gave {given.outputs}: fit anew")
+            raise InputError(
+                f"the model gives {problem.model.outputs} outputs and gave {given.outputs} at fit: fit again"
+            )
         return copy.copy(given).assemble(problem.model, given.rows_, problem.players, given.link)
     game: ValueFunction = given
     return game
 
 
-def _output_names(model: ModelFunction | None, outputs: int) -> tuple[str, ...]:
-    if model is not None and model.outputs == outputs:
-        return model.output_names
-    return tuple(f"output {k}" for k in range(outputs))
+# -- the network
+
+
+def _network_recipe(setup: Setup, game: ValueFunction, budget: Budget) -> Recipe:
+    """Return the settings of the network's training, within what one process may evaluate."""
+    recipe = recipes.shared(setup.recipe(noisy=can_be_thinned(game)), setup.run.processes.size)
+    return budget.bound(recipes.continued(recipe) if setup.updating else recipe, game)
+
+
+def _fit_network(setup: Setup, game: ValueFunction, recipe: Recipe) -> tuple[ExplainerNetwork, NetworkFit]:
+    """Return the trained network, and what training leaves behind."""
+    settings = setup.settings
+    if setup.start is None:
+        network = build_network(
+            setup.x, setup.schema, game, setup.partition, settings.model, settings.network, recipe, setup.run
+        )
+    else:
+        network = copy.deepcopy(setup.start.network)
+    problem = NetworkProblem(
+        game,
+        TrainingRows(setup.x, setup.x_val, setup.schema.discrete, setup.partition.owner),
+        recipe,
+        setup.run.within(NETWORK_TIME),
+        normalized=settings.normalize == "always",
+        penalty=settings.penalty,
+        update=setup.updating,
+    )
+    return network, fit_network(network, problem)
+
+
+# -- error bars and report
+
+
+def _gathered(setup: Setup) -> Setup:
+    """Return the setup with some rows of all processes, for the one that measures."""
+    processes = setup.run.processes
+    x_val, x_report = processes.gather(setup.x_val, EXAMINED_ROWS), processes.gather(setup.x_report, ROWS)[:]
+    return replace(setup, x=processes.gather(setup.x, SEEN_ROWS), x_val=x_val, x_report=x_report)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is measured, and the gathered rows to measure it on."""
+
+    setup: Setup
+    game: ValueFunction
+    network: ExplainerNetwork
+    recipe: Recipe
+    trained: NetworkFit
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class _Measured:
+    errors: Errors | None
+    report: Report | None
+    reference: Reference
+
+
+def _measure(subject: _Subject) -> _Measured:
+    """Learn the error bars and measure the report; one process does it for all."""
+    run = subject.setup.run
+    with run.timed("error bars"):
+        errors = _fit_error_bars(subject)
+    with run.timed("report"):
+        report, gaps = _measure_report(subject, errors)
+    return _Measured(errors, report, Reference.of(subject.setup.x, gaps, run.generator("reference")))
+
+
+def _fit_error_bars(subject: _Subject) -> Errors | None:
+    setup, recipe = subject.setup, subject.recipe
+    if recipe.errors is None or not setup.held_out:
+        return None
+    return fit_errors(
+        subject.network,
+        subject.game,
+        setup.x_val,
+        setup.x_report,
+        recipe.errors,
+        setup.run.within(ERROR_BAR_TIME).alone(),
+        pace=subject.trained.pace,
+        calls=subject.budget.for_error_bars(subject.game),
+        discrete=setup.schema.discrete,
+        owner=setup.partition.owner,
+        effort=1.0 if recipe.trains_explainer else SAMPLING_EFFORT,
+    )
+
+
+def _measure_report(subject: _Subject, errors: Errors | None) -> tuple[Report | None, Tensor]:
+    setup = subject.setup
+    if not (subject.recipe.trains_explainer or setup.updating):
+        return None, torch.zeros(0)
+    return measure_network(
+        subject.network,
+        subject.game,
+        setup.model,
+        setup.x_report,
+        setup.run.alone(),
+        subject.trained.pace,
+        subject.budget,
+        errors,
+        normalized=setup.settings.normalize != "never",
+        held_out=setup.held_out,
+    )
+
+
+def _output_names(setup: Setup, game: ValueFunction) -> tuple[str, ...]:
+    """Return the names that the model gives its outputs, or those of before, or numbers."""
+    numbered = tuple(f"output {k}" for k in range(game.outputs))
+    model: ModelFunction | None = setup.model
+    names = model.output_names if model is not None and model.outputs == game.outputs else numbered
+    return setup.start.output_names if setup.start is not None and names == numbered else names

@@ -1,4 +1,4 @@
-"""What a fit starts from: parameters that make sense, players, a run, and rows that are held out."""
+"""Setting up a fit: validated parameters, encoded rows, players, the model, and held-out rows."""
 
 from __future__ import annotations
 
@@ -6,70 +6,209 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastshapley.data import one_hot
 from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction, trial_rows
-from fastshapley.data.players import Features, Groups, Partition, Superpixels
+from fastshapley.data.players import Features, Partition, Superpixels
 from fastshapley.data.stream import Rows, Stream, some
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
+from fastshapley.fit.budget import Budget, check_budget
+from fastshapley.fit.fitted import Fitted
+from fastshapley.fit.settings import Settings, is_fitted
 from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint, fingerprint, stable_text
 from fastshapley.training.process_group import ProcessGroup
-from fastshapley.training.run import Run, seed_of
-from fastshapley.value_functions import BaseGame, Baseline, Marginal, Surrogate
-from fastshapley.value_functions.protocol import LINKS
-
-if TYPE_CHECKING:
-    from fastshapley.explainer import FastSHAP
+from fastshapley.training.recipes import Recipe
+from fastshapley.training.run import Clock, Run, seed_of
+from fastshapley.trust.report import ROWS
+from fastshapley.value_functions import BaseGame, Surrogate
 
 logger = logging.getLogger(__name__)
 
-HELD_OUT = 0.2  # of the rows, when no validation rows are given
-_BUILT = ("value_function", "players", "network")  # which are other objects after a file was loaded
-_LEFT_OUT = 100  # rows of each process that may be others when a processes goes on
-_SHOWN = 5  # one-hot columns that are mentioned by name
-NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
+HELD_OUT = 0.2  # share of the rows that is held out when no validation rows are given
+EXAMINED = 0.5  # share of the held-out rows that is kept for the report
+REBUILT = ("value_function", "players", "network")  # parameters that are other objects after a file was loaded
+UNFINGERPRINTED = ("model", "device", "progress")  # parameters that may change when a fit is resumed
+LEFT_OUT = 100  # rows per process that may differ when several processes resume
+SHOWN = 5  # one-hot columns that a warning names
 
 
-def check_parameters(explainer: FastSHAP, game: Any) -> None:
-    """Whether an explainer's parameters, and the value function, make sense, before anything is done."""
-    if explainer.normalize not in ("always", "inference", "never"):
-        raise ValueError(f"normalize is {explainer.normalize!r}: use 'always', 'inference' or 'never'")
-    if explainer.link not in LINKS:
-        raise ValueError(f"link is {explainer.link!r}: use one of {LINKS}")
-    if not isinstance(explainer.penalty, float | int | np.number) or not explainer.penalty >= 0:
-        raise ValueError(f"penalty is {explainer.penalty!r}: use a number that is not negative")
-    if not isinstance(explainer.players, Features | Groups | Superpixels | None):
-        raise ValueError(
-            f"players is {explainer.players!r}: use Groups({{'name': [columns]}}), Features() or "
-            "Superpixels(grid=14)"
-        )
-    if not (game in NAMED if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)):
-        raise ValueError(
-            f"value_function is {game!r}: use one of {sorted(NAMED)}, an instance of a class in "
-            "fastshapley.value_functions, or an object with players, outputs and __call__(x, s)"
-        )
-    if explainer.model is None and not is_fitted(game):
-        raise ValueError("model is None: pass the model to explain, or a fitted value function")
-    if isinstance(game, BaseGame) and is_fitted(game) and explainer.link not in ("identity", game.link):
-        raise ValueError(f"link is {explainer.link!r}, but the value function was fitted with link {game.link!r}")
-    recipes.resolve(explainer.recipe, rows=1, players=1)
-    for name in ("time_budget", "evaluation_budget"):
-        value = getattr(explainer, name)
-        if value is not None and not (isinstance(value, float | int | np.number) and value > 0):
-            raise ValueError(f"{name} is {value!r}: use a positive number, or None")
+@dataclass(frozen=True)
+class FitData:
+    """What a user hands to ``fit`` or ``update``.
+
+    Attributes
+    ----------
+    X : table or images
+        The rows to learn from.
+    X_val : table, images or None
+        The rows to hold out; by default a share of ``X``.
+    checkpoint : path, Checkpoint or None
+        Where unfinished work is kept.
+    processes : ProcessGroup
+        The processes that train together, each on rows of its own.
+    clock : Clock
+        The time that the fit may take.
+    """
+
+    X: Any
+    X_val: Any = None
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None
+    processes: ProcessGroup = field(default_factory=ProcessGroup)
+    clock: Clock | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the phases of a fit work on.
+
+    Attributes
+    ----------
+    settings : Settings
+        The explainer's parameters.
+    start : Fitted or None
+        What an update starts from. None for a new fit.
+    schema : Schema or ImageSchema
+        How rows are encoded.
+    partition : Partition
+        The players.
+    model : ModelFunction or None
+        The user's model; None if there is only a value function.
+    x : Tensor or Stream
+        Encoded rows to train on.
+    x_val : Tensor or Stream
+        Held-out rows that choose the best epochs and teach the error bars.
+    x_report : Tensor
+        Held-out rows that the report is measured on.
+    held_out : bool
+        Whether these are really other rows: where there are too few to divide, they are the training rows.
+    run : Run
+        The seed, the time and the place for unfinished work.
+    budget : Budget
+        How many rows the model may be called with.
+    """
+
+    settings: Settings
+    start: Fitted | None
+    schema: Schema | ImageSchema
+    partition: Partition
+    model: ModelFunction | None
+    x: Rows
+    x_val: Rows
+    x_report: Tensor
+    held_out: bool
+    run: Run
+    budget: Budget
+
+    @property
+    def updating(self) -> bool:
+        """Whether this is an update of an explainer."""
+        return self.start is not None
+
+    @property
+    def given_game(self) -> Any:
+        """The value function to start from: that of the explainer, or the user's setting."""
+        return self.settings.value_function if self.start is None else self.start.game
+
+    def recipe(self, *, noisy: bool = False) -> Recipe:
+        """Return the settings of the training; ``noisy`` if evaluations of the game are noisy."""
+        rows, images = self.run.processes.total(len(self.x)), isinstance(self.schema, ImageSchema)
+        return recipes.resolve(self.settings.recipe, rows, len(self.partition), noisy=noisy, images=images)
+
+
+def set_up(settings: Settings, data: FitData, start: Fitted | None = None) -> Setup:
+    """Validate the parameters and set up a fit, or an update of ``start``.
+
+    Parameters
+    ----------
+    settings : Settings
+        The explainer's parameters.
+    data : FitData
+        The rows.
+    start : Fitted, optional
+        What an update starts from.
+
+    Returns
+    -------
+    Setup
+
+    Raises
+    ------
+    InputError, ValueError
+        If a parameter or the data does not make sense.
+    """
+    processes = data.processes
+    clock = _start_clock(settings, data)
+    given = settings.value_function if start is None else start.game
+    settings.check(given)
+    schema = _schema(settings, data, start)
+    x, x_val = _encoded(settings, data, schema, start)
+    if start is not None:
+        start.warn_of_new_gaps(x)
+    trial = processes.share(lambda: trial_rows(x)).to(x.device)
+    check_budget(settings.evaluation_budget, len(trial))
+    model = None if settings.model is None else ModelFunction(settings.model, schema, trial, settings.logits)
+    partition = players_of(settings, schema) if start is None else start.partition
+    if start is None and processes.rank == 0:
+        _mention_one_hot(settings, schema, x)
+    run = _start_run(settings, data, clock, _Claim(schema, x, x_val, model, start))
+    x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
+    x_exam, x_report = hold_out(x_val, run, share=EXAMINED, most=ROWS)
+    held_out = x_val is not x and x_report is not x_exam
+    allowed = settings.evaluation_budget
+    budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))
+    return Setup(settings, start, schema, partition, model, x, x_exam, x_report[:], held_out, run, budget)
+
+
+def _start_clock(settings: Settings, data: FitData) -> Clock:
+    if settings.time_budget is None:
+        return data.clock or Clock()
+    if data.processes.size > 1:
+        raise InputError("time_budget is for one process: leave it out where several processes train together")
+    from torch import _dynamo  # noqa: F401  the first optimizer would import it, which takes seconds of the budget
+
+    return data.clock or Clock(settings.time_budget)
+
+
+def _schema(settings: Settings, data: FitData, start: Fitted | None) -> Schema | ImageSchema:
+    if start is not None:
+        return start.schema
+    given = settings.value_function
+    if isinstance(given, BaseGame) and is_fitted(given):
+        return given.schema_  # the codes of categories must mean the same to the game and to the explainer
+    schema = ImageSchema.of(data.X) if isinstance(settings.players, Superpixels) else Schema.of(data.X)
+    return schema.agreed(data.processes)
+
+
+def _encoded(
+    settings: Settings, data: FitData, schema: Schema | ImageSchema, start: Fitted | None
+) -> tuple[Rows, Rows | None]:
+    """Return the encoded rows, and the encoded validation rows if any were given."""
+    x: Rows = schema.encode(data.X).to(settings.resolved_device() if start is None else start.device)
+    x_val: Rows | None = None if data.X_val is None else schema.encode(data.X_val, "X_val").to(x.device)
+    for argument, rows in (("X", x), ("X_val", x_val)):
+        if not data.processes.all(rows is None or len(rows) > 0):
+            raise InputError(f"{argument} has no rows" + (" in some process" if data.processes.size > 1 else ""))
+    return x, x_val
 
 
 def check_labels(X: Any, y: Any) -> None:
-    """Whether y, which is ignored, can be labels of the rows X, and is not more rows like these."""
+    """Check that ``y``, which is ignored, can be labels of the rows ``X`` and is not more rows like them.
+
+    Raises
+    ------
+    InputError
+        If ``y`` looks like validation rows.
+    """
     if y is None or isinstance(y, Sequence):
         return
     if isinstance(X, pd.DataFrame) and isinstance(y, pd.DataFrame):
@@ -81,70 +220,81 @@ def check_labels(X: Any, y: Any) -> None:
         more_rows = alike and (given is None or given[0] != length)  # labels may have as many columns as X
     if more_rows:
         raise InputError(
-            f"y is a {type(y).__name__} of rows like those of X, and y is ignored: pass validation rows as X_val="
+            f"y is a {type(y).__name__} of rows like those of X, but y is ignored: pass validation rows as X_val="
         )
 
 
 def _shape(rows: Any) -> tuple[int, ...] | None:
-    """Of an array, or what can be one; None for a Dataset."""
+    """Return the shape of an array or of what can be one; None for a Dataset."""
     if hasattr(rows, "__array__"):
         rows = np.asarray(rows)
     return tuple(rows.shape) if hasattr(rows, "shape") else None
 
 
-def device_of(explainer: FastSHAP) -> torch.device:
-    """Where an explainer's networks run."""
-    if explainer.device is not None:
-        return torch.device(explainer.device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+@dataclass(frozen=True)
+class _Claim:
+    """What ties a checkpoint to one fit: its rows, its model, and what an update starts from."""
+
+    schema: Schema | ImageSchema
+    x: Rows
+    x_val: Rows | None
+    model: ModelFunction | None
+    start: Fitted | None
+
+    def settings(self, settings: Settings) -> dict[str, str]:
+        """Return the settings that must be the same when a fit is resumed."""
+        ignored = (*UNFINGERPRINTED, *(() if self.start is None else REBUILT))
+        names = sorted(each.name for each in fields(settings))
+        return {name: stable_text(getattr(settings, name)) for name in names if name not in ignored}
+
+    def weights(self) -> list[Tensor]:
+        """Return the weights that an update starts from."""
+        if self.start is None:
+            return []
+        weights = list(self.start.network.state_dict().values())
+        if isinstance(self.start.game, Surrogate):
+            weights += self.start.game.network_.state_dict().values()
+        return weights
+
+    def rows(self) -> tuple[list[Any], list[int | None]]:
+        """Return the rows, or some of a stream's, and how many there are."""
+        parts = (self.x, self.x_val)
+        seen = [part[:16] if isinstance(part, Stream) else part for part in parts]
+        return seen, [None if part is None else len(part) for part in parts]
 
 
-def start_run(
-    explainer: FastSHAP,
-    schema: Schema | ImageSchema,
-    x: Rows,
-    x_val: Rows | None,
-    model: ModelFunction | None,
-    checkpoint: str | os.PathLike[str] | None,
-    before: nn.Module | None = None,
-    processes: ProcessGroup | None = None,
-) -> Run:
-    """The run of one fit. Unfinished work in ``checkpoint`` must be of the same data, model and settings.
+def _start_run(settings: Settings, data: FitData, clock: Clock, claim: _Claim) -> Run:
+    """Return the run of one fit.
 
-    ``before`` is the network that an update starts from. A ``team``'s rows may be dealt out otherwise than before:
-    then what a process has prepared from its own is no longer of use, but what was trained together is.
+    Unfinished work in the checkpoint must be of the same data, model and settings. Several processes may have their
+    rows divided differently when they resume: what a process has prepared from its own rows is then useless, but
+    what they trained together is not.
     """
-    processes = processes or ProcessGroup()
-    store = Checkpoint(checkpoint)
-    seed = processes.share(lambda: seed_of(explainer.random_state))
-    progress = explainer.progress and processes.rank == 0
-    if checkpoint is not None:
-        settings = {
-            name: stable_text(value)
-            for name, value in explainer.get_params(deep=False).items()
-            if name not in ("model", "device", "progress", *(() if before is None else _BUILT))
-        }
-        seen = [part[:16] if isinstance(part, Stream) else part for part in (x, x_val)]
-        sizes = [None if part is None else len(part) for part in (x, x_val)]
-        weights = [] if before is None else list(before.state_dict().values())
-        if before is not None and isinstance(explainer.value_function_, Surrogate):
-            weights += explainer.value_function_.network_.state_dict().values()
-        if processes.size > 1:
-            key = fingerprint(schema, settings, *weights)
-            seed = processes.share(lambda: store.claim(key, seed_of(explainer.random_state)))
-            own = store.of_share(f"{processes.rank} of {processes.size}", fingerprint(*seen, sizes, seed))
-            _claim_together(store, processes, x, model)
-            return Run(seed, own, progress, x.device, processes=processes, common=store)
-        seed = store.claim(fingerprint(schema, *seen, sizes, settings, *weights), seed)
-        if model is not None:
-            store.claim_outputs(model.tried)
-    return Run(seed, store, progress, x.device, processes=processes)
+    processes, given = data.processes, data.checkpoint
+    store = given if isinstance(given, Checkpoint) else Checkpoint(given)
+    seed = processes.share(lambda: seed_of(settings.random_state))
+    run = Run(seed, store, settings.progress and processes.rank == 0, claim.x.device, clock, processes=processes)
+    if store.directory is None:
+        return run
+    texts, weights = claim.settings(settings), claim.weights()
+    seen, sizes = claim.rows()
+    if processes.size > 1:
+        key = fingerprint(claim.schema, texts, *weights)
+        seed = processes.share(lambda: store.claim(key, seed_of(settings.random_state)))
+        own = store.of_share(f"{processes.rank} of {processes.size}", fingerprint(*seen, sizes, seed))
+        _claim_together(store, processes, claim.x, claim.model)
+        return Run(seed, own, run.progress, run.device, clock, processes=processes, common=store)
+    seed = store.claim(fingerprint(claim.schema, *seen, sizes, texts, *weights), seed)
+    if claim.model is not None:
+        store.claim_outputs(claim.model.tried)
+    return Run(seed, store, run.progress, run.device, clock, processes=processes)
 
 
 def _claim_together(store: Checkpoint, processes: ProcessGroup, x: Rows, model: ModelFunction | None) -> None:
-    """Tie a team's directory to its model and to its rows, however these are dealt out, or refuse another's.
+    """Tie a directory to the model and the rows of several processes, however the rows are divided.
 
-    Where shares must be equal, a few rows may be left out, and others the next time: means tell well enough.
+    Where shares must be equal, a few rows are left out, and others the next time. Means are compared, which differ
+    little by that.
     """
     rows = x[:0].flatten(1) if isinstance(x, Stream) else x.flatten(1).nan_to_num()
     mean = processes.mean(rows) if len(rows) else torch.zeros(0)
@@ -162,17 +312,23 @@ def _claim_together(store: Checkpoint, processes: ProcessGroup, x: Rows, model: 
         if model is not None:
             outputs = model(known["x"].to(x.device)).cpu()
         off = (known["mean"] - mean.cpu()).abs() if known["mean"].shape == mean.shape else torch.tensor(torch.inf)
-        near = bool((off <= 1e-9 + _LEFT_OUT * processes.size / count * known["spread"]).all())
+        near = bool((off <= 1e-9 + LEFT_OUT * processes.size / count * known["spread"]).all())
         like = known["y"].shape == outputs.shape and torch.allclose(known["y"], outputs, rtol=1e-4, atol=1e-6)
-        return near and like and abs(known["count"] - count) <= _LEFT_OUT * processes.size
+        return near and like and abs(known["count"] - count) <= LEFT_OUT * processes.size
 
     if not processes.share(continues):
         raise store.refusal()
 
 
-def players_of(explainer: FastSHAP, schema: Schema | ImageSchema) -> Partition:
-    """The players: as asked for, or as a game that is given fitted has them."""
-    game, players = explainer.value_function, explainer.players
+def players_of(settings: Settings, schema: Schema | ImageSchema) -> Partition:
+    """Return the players: as the user asks for them, or as a game that was passed in fitted has them.
+
+    Raises
+    ------
+    InputError
+        If the two do not agree.
+    """
+    game, players = settings.value_function, settings.players
     images = isinstance(schema, ImageSchema)
     if players is not None and images != isinstance(players, Superpixels):
         kind = "images" if images else "a table"
@@ -199,35 +355,46 @@ def players_of(explainer: FastSHAP, schema: Schema | ImageSchema) -> Partition:
     return own
 
 
-def mention_one_hot(explainer: FastSHAP, schema: Schema | ImageSchema, x: Rows) -> None:
-    """Say, in one line, which columns look one-hot encoded where each is a player because none were asked for."""
-    if explainer.players is not None or is_fitted(explainer.value_function) or not isinstance(schema, Schema):
+def _mention_one_hot(settings: Settings, schema: Schema | ImageSchema, x: Rows) -> None:
+    """Log which columns look one-hot encoded, where each of them is a player because no players were asked for."""
+    if settings.players is not None or is_fitted(settings.value_function) or not isinstance(schema, Schema):
         return
     if schema.container != "frame":
         return
     numbers = [j for j, column in enumerate(schema.columns) if column.categories is None]
-    held = np.asfortranarray(x[:][:, numbers].cpu().numpy())  # it is read column by column
-    found = one_hot.recognised([schema.names[j] for j in numbers], held, others=schema.names)
+    values = np.asfortranarray(x[:][:, numbers].cpu().numpy())  # it is read column by column
+    found = one_hot.recognised([schema.names[j] for j in numbers], values, others=schema.names)
     if found:
         shown = [f"{name!r} ({len(columns)} columns)" for name, columns in found.items()]
         logger.warning(
-            "X has one-hot columns, each of which is a player now: %s. With players=Groups.from_one_hot(X) each of "
-            "these is one player; with players=Features() this is not mentioned.",
-            ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""),
+            "X has one-hot columns, and each of them is a player: %s. Use players=Groups.from_one_hot(X) to make "
+            "each category one player, or players=Features() to silence this message.",
+            ", ".join(shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""),
         )
 
 
-def is_fitted(value_function: Any) -> bool:
-    if isinstance(value_function, type):
-        return False
-    return hasattr(value_function, "players") and hasattr(value_function, "outputs")
-
-
 def hold_out(x: Rows, run: Run, share: float = HELD_OUT, most: float = math.inf) -> tuple[Rows, Rows]:
-    """The rows without, and those in, a random share of them; both are all where there are too few to part with."""
+    """Divide rows at random.
+
+    Parameters
+    ----------
+    x : Tensor or Stream
+        The rows.
+    run : Run
+        The random numbers.
+    share : float
+        The share that is held out.
+    most : float
+        The largest number of rows that are held out.
+
+    Returns
+    -------
+    kept, held : Tensor or Stream
+        The other rows and the held-out rows. Both are all rows where there are too few to divide.
+    """
     order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
     held = min(int(share * len(x)), int(min(most, len(x))))
-    if run.processes.size > 1 and isinstance(x, Tensor):  # by what is in a row: another may have it next time
+    if run.processes.size > 1 and isinstance(x, Tensor):  # by content: another process may have the row next time
         draws = _draws(x, run.seed, share)
         order, below = draws.argsort(), int((draws < share).sum())
         held = int(min(most, below)) if 0 < below < len(x) else held
@@ -235,7 +402,7 @@ def hold_out(x: Rows, run: Run, share: float = HELD_OUT, most: float = math.inf)
 
 
 def _draws(x: Tensor, seed: int, share: float) -> Tensor:
-    """A number between 0 and 1 for each row, which depends on what is in it, (n,)."""
+    """Return a number between 0 and 1 for each row, which depends on its content, (n,)."""
     hashes = pd.util.hash_pandas_object(pd.DataFrame(x.flatten(1).cpu().numpy()), index=False)
     mixed = pd.util.hash_array(hashes.to_numpy() ^ np.uint64(int(fingerprint(seed, share)[:15], 16)))
     return torch.from_numpy(mixed / 2.0**64).to(x.device)

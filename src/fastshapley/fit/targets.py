@@ -1,10 +1,16 @@
-"""What an explainer learns from: rows with estimated values, or rows with coalitions."""
+"""What the explainer network learns from, and what chooses its best epoch.
+
+`prepare_training` evaluates coalitions once where that is affordable: enough of them per row to estimate Shapley
+values (`EstimatedValues`), or a few per row (`KeptCoalitions`). The paper's recipe draws new ones in every step
+(`FreshCoalitions`). `prepare_validation` evaluates coalitions of held-out rows.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,6 +24,7 @@ from fastshapley.coalitions import pair_weights, sample_kernel, sample_pairs
 from fastshapley.data.augmentation import mix_rows
 from fastshapley.data.stream import Rows, some
 from fastshapley.estimators.kernel import leverage_values
+from fastshapley.fit.budget import coalition_seconds, validation_rows, validation_seconds
 from fastshapley.objective import coalition_loss
 from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run, Timing
@@ -33,34 +40,124 @@ from fastshapley.value_functions.protocol import (
 
 logger = logging.getLogger(__name__)
 
-_BLOCK = 1 << 18  # rows that the model or the surrogate is called with between two looks at the bar and the disk,
-_ENTRIES, _IMAGES = 1 << 24, 1024  # at most; fewer of so many entries, but for so many images
-_PART = 4096  # rows whose grand values are asked for in one call
-_COARSEST = 8  # coalitions a player for targets, where fewer than asked for are affordable
-_LOOK = 1 / 120  # of a lesson's seconds, for validation: then evaluations are dear, and the rows enough
-_EXAMINATION = 0.1  # of the time that is left, at most
-_SHARE = 0.4  # of the time that is left, to evaluate coalitions; the rest is for learning from them
-_THREADS = 8  # at most
+BLOCK_CALLS = 1 << 18  # model calls between two looks at the clock, the progress bar and the disk
+LIMITED_BLOCKS = 8  # with a time limit, blocks are smaller by this factor
+BLOCK_ENTRIES = 1 << 24  # entries of the rows of a block, at most
+BLOCK_IMAGES = 1024  # images of a block, at least
+GRAND_ROWS = 4096  # rows whose grand values are evaluated in one call
+COARSEST_TARGETS = 8  # coalitions per player, below which values are not estimated
+MOST_THREADS = 8  # that evaluate a network of ours
 
 Batch = tuple[Tensor, Tensor]  # the numbers of some rows, and the rows
-Loss = Callable[[Tensor, Batch, torch.Generator], Tensor]  # of values, for a batch
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Rows x, grand minus null (n, outputs) of each, and the loss of values for some of them."""
+class TrainingRows:
+    """The rows of a fit, and what is needed to make more of them.
+
+    Attributes
+    ----------
+    x : Tensor or Stream
+        Encoded rows to train on.
+    x_val : Tensor or Stream
+        Encoded rows that choose the best epoch.
+    discrete : sequence of bool
+        Which columns do not hold numbers; empty for images.
+    owner : sequence of int
+        The player of each column or pixel; empty if the players are not columns.
+    """
+
+    x: Rows
+    x_val: Rows
+    discrete: Sequence[bool] = ()
+    owner: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class TrainingSet(ABC):
+    """Rows with what their values sum to, and the loss of values for some of them.
+
+    Attributes
+    ----------
+    x : Tensor or Stream
+        Encoded rows.
+    total : Tensor
+        Grand minus null of each row, (n, outputs).
+    """
 
     x: Rows
     total: Tensor
-    loss: Loss
+
+    @abstractmethod
+    def loss(self, phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return the loss of the values ``phi`` (b, players, outputs) for a batch of rows."""
 
 
 @dataclass(frozen=True)
-class Examination:
-    """Rows x with grand minus null, coalitions s (n, m, players) and v(s) - v(0) (n, m, outputs).
+class EstimatedValues(TrainingSet):
+    """Rows whose Shapley values were estimated, (n, players, outputs)."""
 
-    They choose the best epoch; ``pace`` is the seconds that one row took that the model, or the surrogate, was
-    called with: a team's, on average, so that all make the same plans.
+    values: Tensor
+
+    def loss(self, phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return the mean squared distance to the estimated values."""
+        return (phi - self.values[batch[0]]).square().mean()
+
+
+@dataclass(frozen=True)
+class KeptCoalitions(TrainingSet):
+    """Rows with a few pairs of coalitions that were evaluated once.
+
+    ``first`` (n, m / 2, players) holds the first coalition of each pair, and ``worth`` (n, m, outputs) the values
+    v(s) - v(0) of these and then of their complements.
+    """
+
+    first: Tensor
+    worth: Tensor
+
+    def loss(self, phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return the paper's loss on the coalitions of each row."""
+        s = torch.cat([self.first[batch[0]], ~self.first[batch[0]]], dim=1)
+        return coalition_loss(phi, s, self.worth[batch[0]], pair_weights(s))
+
+
+@dataclass(frozen=True)
+class FreshCoalitions(TrainingSet):
+    """Rows whose coalitions are drawn and evaluated anew in every step, as in the paper."""
+
+    thin: Thin
+    scale: Tensor
+    recipe: Recipe
+
+    def loss(self, phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
+        """Return the paper's loss on new coalitions."""
+        count, per_step = self.recipe.coalitions, self.recipe.outputs_per_step
+        game = self.thin(count, generator)
+        s = sample_kernel(len(batch[1]), count, game.players, generator, paired=self.recipe.paired)
+        worth = (_worth(game, batch[1], s)[1] / self.scale).float()
+        if per_step is not None and per_step < phi.shape[2]:
+            chosen = torch.randperm(phi.shape[2], generator=generator, device=generator.device)[:per_step]
+            phi, worth = phi[..., chosen], worth[..., chosen]
+        return coalition_loss(phi, s, worth)
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """Held-out rows with evaluated coalitions, which choose the best epoch.
+
+    Attributes
+    ----------
+    x : Tensor
+        Encoded rows.
+    total : Tensor
+        Grand minus null, (n, outputs).
+    s : Tensor
+        Coalitions, (n, m, players).
+    worth : Tensor
+        v(s) - v(0), (n, m, outputs).
+    pace : float
+        Seconds per row that the model, or the surrogate, was called with; the mean over all processes, so that all
+        of them make the same plans.
     """
 
     x: Tensor
@@ -70,18 +167,36 @@ class Examination:
     pace: float
 
 
-def prepare_examination(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str = "examination") -> Examination:
-    """Evaluate coalitions of some of the rows ``x``; of fewer where evaluations are dear."""
+def prepare_validation(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str = "examination") -> ValidationSet:
+    """Evaluate coalitions of held-out rows; of fewer rows where evaluations are slow or limited.
+
+    Parameters
+    ----------
+    thin : callable
+        The game, for a number of coalitions per row and a generator.
+    x : Tensor or Stream
+        Encoded validation rows.
+    recipe : Recipe
+        The number of rows and of coalitions.
+    run : Run
+        The time, the random numbers and the place for unfinished work.
+    name : str
+        The name of the saved state.
+
+    Returns
+    -------
+    ValidationSet
+    """
     generator = run.generator("explainer validation")
     game = thin(recipe.validation_coalitions, generator)
-    x = x[torch.randperm(len(x), generator=generator, device=x.device)[: _most_rows(game, recipe)]]
+    chosen = torch.randperm(len(x), generator=generator, device=x.device)[: validation_rows(game, recipe)]
+    rows = x[chosen]
     saved: dict[str, Any] | None = run.checkpoint.load(name)
     if saved is None:
-        seconds = math.inf if recipe.targets is None else _LOOK * recipe.targets.seconds
-        clock = run.clock.part(min(seconds, _EXAMINATION * run.clock.left()))
+        clock = run.clock.part(validation_seconds(recipe.targets, run.clock.left()))
         parts, done = [], 0
-        while done < len(x) and (not done or clock.left()):
-            part = x[done : 2 * done + 1]
+        while done < len(rows) and (not done or clock.left()):
+            part = rows[done : 2 * done + 1]
             s = sample_kernel(len(part), recipe.validation_coalitions, game.players, generator)
             total, worth = _worth(game, part, s)
             parts.append((total, s, worth))
@@ -90,82 +205,74 @@ def prepare_examination(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str
         pace = clock.elapsed() / (s[..., 0].numel() * cost_of(game))
         saved = {"total": total, "s": s, "worth": worth, "pace": pace}
         run.checkpoint.save(name, saved)
-    total, s, worth = (saved[name].to(x.device) for name in ("total", "s", "worth"))
-    return Examination(x[: len(s)], total, s, worth, run.processes.average(saved["pace"]))
+    total, s, worth = (saved[part].to(x.device) for part in ("total", "s", "worth"))
+    return ValidationSet(rows[: len(s)], total, s, worth, run.processes.average(saved["pace"]))
 
 
-def prepare_lesson(
-    thin: Thin,
-    x: Rows,
-    scale: Tensor,
-    pace: float,
-    recipe: Recipe,
-    run: Run,
-    discrete: Sequence[bool],
-    owner: Sequence[int],
-) -> Lesson:
-    """Rows to learn from, in units of ``scale``: by targets where they are affordable, else by the paper's loss."""
+def prepare_training(
+    thin: Thin, rows: TrainingRows, scale: Tensor, pace: float, recipe: Recipe, run: Run
+) -> TrainingSet:
+    """Evaluate what the network learns from, in units of ``scale``.
 
-    def fresh_loss(phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
-        game, count = thin(recipe.coalitions, generator), recipe.coalitions
-        s = sample_kernel(len(batch[1]), count, game.players, generator, paired=recipe.paired)
-        worth = (_worth(game, batch[1], s)[1] / scale).float()
-        if recipe.outputs_per_step is not None and recipe.outputs_per_step < phi.shape[2]:
-            order = torch.randperm(phi.shape[2], generator=generator, device=generator.device)
-            pick = order[: recipe.outputs_per_step]
-            phi, worth = phi[..., pick], worth[..., pick]
-        return coalition_loss(phi, s, worth)
+    Parameters
+    ----------
+    thin : callable
+        The game, for a number of coalitions per row and a generator.
+    rows : TrainingRows
+        The rows at hand.
+    scale : Tensor
+        The size of a typical value of each output, (outputs,).
+    pace : float
+        Seconds per row that the model, or the surrogate, is called with.
+    recipe : Recipe
+        How many coalitions to evaluate. Without ``targets`` none are: they are drawn in every step.
+    run : Run
+        The time, the random numbers and the place for unfinished work.
 
-    def keep(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        first = sample_pairs(len(x), plan.wanted, game.players, generator)
-        total, worth = _worth(thin(plan.wanted, generator), x, torch.cat([first, ~first], dim=1))
-        return (total / scale).float(), first, (worth / scale).float()
+    Returns
+    -------
+    TrainingSet
+    """
+    game, x = thin(recipe.coalitions, run.generator("lesson")), rows.x
+    if recipe.targets is None:
+        size = max(BLOCK_IMAGES // 16, min(GRAND_ROWS, BLOCK_ENTRIES // x[:1].numel()))
+        total = torch.cat([total_values(game, part) for part in x.split(size)])
+        return FreshCoalitions(x, (total / scale).float(), thin, scale, recipe)
+    threads = available_threads(game, run.device)
+    plan = _plan(thin, game.players, recipe, pace / threads, len(x), run)
+    x = _affordable_rows(rows, plan.rows, recipe.targets, run)
 
-    def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        values, total = leverage_values(thin(plan.wanted, generator), x, plan.wanted // 2, generator)
+    def estimate(part: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        values, total = leverage_values(thin(plan.wanted, generator), part, plan.wanted // 2, generator)
         return (total / scale).float(), (values / scale).float()
 
-    game = thin(recipe.coalitions, run.generator("lesson"))
-    if recipe.targets is None:
-        size = max(_IMAGES // 16, min(_PART, _ENTRIES // x[:1].numel()))
-        total = torch.cat([total_values(game, part) for part in x.split(size)])
-        return Lesson(x, (total / scale).float(), fresh_loss)
-    threads = available_threads(game, run.device)
-    plan = _plan(thin, game.players, recipe.targets, recipe.coalitions, pace / threads, len(x), run)
-    x = _rows(x, plan.rows, recipe.targets, run, discrete, owner)
-    if plan.targets:
-        total, targets = _evaluate(x, plan.calls, threads, run, recipe.targets.seconds, estimate)
-        x = some(x, torch.arange(len(total), device=x.device))
-        return Lesson(x, total, lambda phi, batch, g: (phi - targets[batch[0]]).square().mean())
-    logger.info("evaluations are dear: %d rows with %d coalitions each, kept", len(x), plan.wanted)
-    total, first, worth = _evaluate(x, plan.calls, threads, run, recipe.targets.seconds, keep)
+    def keep(part: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        first = sample_pairs(len(part), plan.wanted, game.players, generator)
+        total, worth = _worth(thin(plan.wanted, generator), part, torch.cat([first, ~first], dim=1))
+        return (total / scale).float(), first, (worth / scale).float()
 
-    def kept_loss(phi: Tensor, batch: Batch, generator: torch.Generator) -> Tensor:
-        s = torch.cat([first[batch[0]], ~first[batch[0]]], dim=1)
-        return coalition_loss(phi, s, worth[batch[0]], pair_weights(s))
-
-    return Lesson(some(x, torch.arange(len(total), device=x.device)), total, kept_loss)
-
-
-def _most_rows(value_function: ValueFunction, recipe: Recipe) -> int:
-    """With a budget of evaluations, validation takes a tenth of it at most."""
-    if recipe.targets is None:
-        return recipe.validation_rows
-    affordable = recipe.targets.evaluations // (10 * cost_of(value_function) * recipe.validation_coalitions)
-    return min(recipe.validation_rows, max(1, affordable))
+    if not plan.targets:
+        logger.info(
+            "Evaluations are expensive: %d coalitions per row are evaluated once, for %d rows", plan.wanted, len(x)
+        )
+    seconds = coalition_seconds(recipe.targets, run.clock.left())
+    total, *parts = _evaluate(x, plan.calls, threads, run, seconds, estimate if plan.targets else keep)
+    x = some(x, torch.arange(len(total), device=x.device))
+    return EstimatedValues(x, total, *parts) if plan.targets else KeptCoalitions(x, total, *parts)
 
 
 def _worth(value_function: ValueFunction, x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-    """Grand minus null (n, outputs), and v(x, s) - v(x, 0), (n, m, outputs)."""
+    """Return grand minus null, (n, outputs), and v(x, s) - v(x, 0), (n, m, outputs)."""
     null = null_values(value_function, x)
     return grand_values(value_function, x) - null, evaluate(value_function, x, s) - null[:, None]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """For how many rows to evaluate how many coalitions each, if there are as many, and for how many calls a row.
+    """How many coalitions are evaluated for how many rows.
 
-    ``targets``: enough of them to estimate values, not few of more rows.
+    ``wanted`` are the coalitions per row, if there are as many, ``calls`` the model calls per row, and ``targets``
+    says whether these are enough to estimate values.
     """
 
     rows: int
@@ -174,11 +281,13 @@ class _Plan:
     targets: bool
 
 
-def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, rows: int, run: Run) -> _Plan:
-    """The plan for so many ``rows`` at hand, with targets or with ``few`` coalitions each, in pairs."""
+def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run: Run) -> _Plan:
+    """Return the plan for ``rows`` rows at hand."""
+    options = recipe.targets
+    assert options is not None
     saved: dict[str, Any] | None = run.checkpoint.load("plan")
     if saved is None:
-        seconds = min(options.seconds, _SHARE * run.clock.left())
+        seconds = coalition_seconds(options, run.clock.left())
         affordable = int(min(options.evaluations, seconds / max(pace, 1e-12)))
 
         def plan(wanted: int, *, targets: bool) -> _Plan:
@@ -186,41 +295,36 @@ def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, row
             calls = each * (min(wanted, 1 << players) if targets else wanted)
             return _Plan(max(1, affordable // calls), wanted, calls, targets)
 
-        a_player = options.coalitions
-        found = plan(2 * (a_player * players // 2), targets=True)
-        while found.rows < options.fewest and a_player >= 2 * _COARSEST:
-            a_player //= 2
-            found = plan(2 * (a_player * players // 2), targets=True)
+        per_player = options.coalitions
+        found = plan(2 * (per_player * players // 2), targets=True)
+        while found.rows < options.fewest and per_player >= 2 * COARSEST_TARGETS:
+            per_player //= 2
+            found = plan(2 * (per_player * players // 2), targets=True)
         if found.rows < options.fewest:
-            few = max(2, few - few % 2)
+            few = max(2, recipe.coalitions - recipe.coalitions % 2)
             found = plan(few, targets=False)
-            if found.rows > (most := max(rows, options.rows)):  # more coalitions of each, then
+            if found.rows > (
+                most := max(rows, options.rows)
+            ):  # there are not as many rows: more coalitions of each
                 found = plan(few * (found.rows // most), targets=False)
         saved = asdict(found)
         run.checkpoint.save("plan", saved)
     return _Plan(**saved)
 
 
-def _rows(
-    x: Rows, affordable: int, options: Targets, run: Run, discrete: Sequence[bool], owner: Sequence[int]
-) -> Rows:
-    """As many rows as are affordable: fewer than there are, or more, mixed from them."""
-    generator = run.generator("rows")
+def _affordable_rows(rows: TrainingRows, affordable: int, options: Targets, run: Run) -> Rows:
+    """Return as many rows as are affordable: some of those at hand, or more, mixed from them."""
+    x, generator = rows.x, run.generator("rows")
     if affordable < len(x):
         return some(x, torch.randperm(len(x), generator=generator, device=x.device)[:affordable])
     more = min(affordable, options.rows) - len(x)
     if more <= 0 or not isinstance(x, Tensor):
         return x
-    flat = x.flatten(1)  # of images, each channel of a pixel belongs to its player
-    channels = flat.shape[1] // len(owner) if owner else 1
-    mixed = mix_rows(flat, more, discrete or [False] * flat.shape[1], generator, [*owner] * channels)
+    flat = x.flatten(1)  # each channel of a pixel belongs to the pixel's player
+    channels = flat.shape[1] // len(rows.owner) if rows.owner else 1
+    discrete = rows.discrete or [False] * flat.shape[1]
+    mixed = mix_rows(flat, more, discrete, generator, [*rows.owner] * channels)
     return torch.cat([x, mixed.to(x.dtype).reshape(more, *x.shape[1:])])
-
-
-def _block(x: Rows, run: Run) -> int:
-    """How many rows the model is called with for one block: time is looked at between blocks."""
-    calls = max(_IMAGES, min(_BLOCK, _ENTRIES // x[:1].numel()))
-    return calls if run.clock.seconds == math.inf else calls // 8
 
 
 def _evaluate(
@@ -231,11 +335,14 @@ def _evaluate(
     seconds: float,
     compute: Callable[[Tensor, torch.Generator], tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:
-    """Apply ``compute`` to blocks of rows, each with a seed and a checkpoint of its own, on several threads.
+    """Apply ``compute`` to blocks of rows, each with a seed and a saved state of its own, on several threads.
 
-    A row takes ``calls`` of the model, or the surrogate. There are ``seconds`` for it, or a share of the run's
-    time; what has not been done by then is left out.
+    A row takes ``calls`` calls of the model or the surrogate. Blocks that are not done after ``seconds`` are left
+    out.
     """
+    limit = max(BLOCK_IMAGES, min(BLOCK_CALLS, BLOCK_ENTRIES // x[:1].numel()))
+    limit = limit if run.clock.seconds == math.inf else limit // LIMITED_BLOCKS
+    blocks = torch.arange(len(x), device=x.device).split(max(1, limit // calls))
 
     def one(number: int) -> list[Tensor]:
         name = f"coalitions {number}"
@@ -245,8 +352,7 @@ def _evaluate(
             run.checkpoint.save(name, saved)
         return [part.to(x.device) for part in saved["parts"]]
 
-    parts, blocks = [], torch.arange(len(x), device=x.device).split(max(1, _block(x, run) // calls))
-    clock = run.clock.part(min(seconds, _SHARE * run.clock.left()))
+    parts, clock = [], run.clock.part(seconds)
     total = sum(map(len, blocks))
     with run.bar(total, "coalitions", "row") as bar, closing(_each(one, len(blocks), threads)) as results:
         for number, part in enumerate(results):
@@ -260,7 +366,7 @@ def _evaluate(
 
 
 def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> Generator[list[Tensor], None, None]:
-    """``compute`` of each number below ``count``, in order."""
+    """Yield ``compute(number)`` for each number below ``count``, in order."""
     if threads == 1:
         yield from map(compute, range(count))
         return
@@ -271,8 +377,11 @@ def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> G
         pool.shutdown(cancel_futures=True)
 
 
-def available_threads(value_function: ValueFunction, device: torch.device, most: int = _THREADS) -> int:
-    """A network of ours is evaluated on every processor; a model of the user's is called by one thread."""
+def available_threads(value_function: ValueFunction, device: torch.device, most: int = MOST_THREADS) -> int:
+    """Return how many threads may evaluate a game at once.
+
+    A network of ours is evaluated on every processor. A model of the user's is called by one thread.
+    """
     if device.type != "cpu" or not (isinstance(value_function, BaseGame) and value_function.concurrent):
         return 1
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

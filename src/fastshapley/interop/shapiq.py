@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley.errors import InputError
-from fastshapley.fit.fitted import refined
+from fastshapley.explain.correction import Correction, correct
 from fastshapley.support.optional import require
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, null_values
 
@@ -147,7 +147,8 @@ class Explainer(shapiq.Explainer):
         x = self.explainer._encode(X)
         values, base, _ = self.explainer.explain_encoded(x)
         if budget is not None or tol is not None:
-            values, _ = refined(self.explainer, x[:], values, budget=budget, tol=tol)
+            correction = Correction(budget, tol, random_state=self.explainer.random_state)
+            values, _ = correct(self.explainer.fitted_, x[:], values, correction)
         pairs = zip(values[..., self.output].tolist(), base[:, self.output].tolist(), strict=True)
         return [self._interactions(phi, null, budget) for phi, null in pairs]
 

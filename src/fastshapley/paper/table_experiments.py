@@ -18,7 +18,8 @@ from fastshapley.data.table_schema import Schema
 from fastshapley.datasets.download import find
 from fastshapley.datasets.table_loaders import SOURCES, Split
 from fastshapley.estimators import Estimate, exact, kernel, permutation
-from fastshapley.fit.network import build_network, fit_network
+from fastshapley.fit.network import NetworkProblem, build_network, fit_network
+from fastshapley.fit.targets import TrainingRows
 from fastshapley.objective import normalize
 from fastshapley.paper import store
 from fastshapley.paper.store import Arrays, Store, game_arrays, game_from
@@ -234,18 +235,11 @@ class Experiments:
             table, v, recipe = self._table(explainer.game.table), self.game(explainer.game), self._recipe(explainer)
             run = Run(_SEED, checkpoint)
             network = build_network(table.x, table.schema, v, table.players, None, None, recipe, run)
-            losses, _ = fit_network(
-                network,
-                v,
-                table.x,
-                table.x_val,
-                recipe,
-                run,
-                normalized=explainer.normalize == "always",
-                penalty=explainer.penalty,
-                discrete=table.schema.discrete,
-                owner=table.players.owner,
-            )
+            rows = TrainingRows(table.x, table.x_val, table.schema.discrete, table.players.owner)
+            normalized = explainer.normalize == "always"
+            losses = fit_network(
+                network, NetworkProblem(v, rows, recipe, run, normalized, explainer.penalty)
+            ).losses
             with torch.no_grad():
                 values = network(table.x_test).double().numpy()
             weights = {f"network.{name}": tensor.numpy() for name, tensor in network.state_dict().items()}

@@ -9,6 +9,7 @@ from typing import Any
 from fastshapley.networks.mlp import Activation
 from fastshapley.training.loop import Training
 
+NAMES = ("default", "paper", "sampling")
 _FEW = 2000  # rows
 _MANY = 32  # players
 _CONTINUED, _SLOWER = 0.5, 0.5  # of the work, and of the rate, for networks that have learnt before
@@ -260,13 +261,47 @@ def continued(recipe: Recipe) -> Recipe:
     return scaled(recipe, _CONTINUED, _SLOWER)
 
 
+def check_recipe(recipe: Any) -> None:
+    """Check that a recipe is a `Recipe` or the name of one.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    if not isinstance(recipe, Recipe) and recipe not in NAMES:
+        raise ValueError(f"recipe is {recipe!r}: use 'default', 'paper', 'sampling' or a fastshapley.Recipe")
+
+
 def resolve(recipe: Any, rows: int, players: int, *, noisy: bool = False, images: bool = False) -> Recipe:
-    """A recipe from its name, for so many training rows, or images, and players, or as given."""
+    """Return the recipe for the size of a problem.
+
+    Parameters
+    ----------
+    recipe : Recipe or str
+        A recipe is returned as it is. A name is one of `NAMES`.
+    rows : int
+        The number of training rows, or images.
+    players : int
+        The number of players.
+    noisy : bool
+        Whether evaluations of the game are unbiased but noisy.
+    images : bool
+        Whether the rows are images.
+
+    Returns
+    -------
+    Recipe
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    """
+    check_recipe(recipe)
     if isinstance(recipe, Recipe):
         return recipe
     if recipe == "paper":
         return paper_images() if images else paper()
-    if recipe in ("default", "sampling"):
-        found = default_images(rows) if images else default(rows, players, noisy=noisy)
-        return found if recipe == "default" else replace(found, explainer=replace(found.explainer, steps=0))
-    raise ValueError(f"recipe is {recipe!r}: use 'default', 'paper', 'sampling' or a fastshapley.Recipe")
+    found = default_images(rows) if images else default(rows, players, noisy=noisy)
+    return found if recipe == "default" else replace(found, explainer=replace(found.explainer, steps=0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.stream import Rows, some
 from fastshapley.errors import InputError
-from fastshapley.fit.fitted import forward, model_outputs
-from fastshapley.value_functions import Surrogate
-from fastshapley.value_functions.protocol import grand_values
-
-if TYPE_CHECKING:
-    from fastshapley.explainer import FastSHAP
 
 _ROWS = 1000  # of each column, that are kept
 _ALPHA = 0.01  # below which a p-value is called drift
@@ -126,25 +119,6 @@ class Drift:
             ax.set(title=str(name), yticks=[])
         figure.axes[-1].legend(frameon=False)
         return figure
-
-
-def check(explainer: FastSHAP, x: Tensor, predictions: Any) -> Drift:
-    """What has become of the encoded rows, or images, and of the model, since an explainer was fitted."""
-    game = explainer.value_function_
-    if isinstance(explainer.schema_, ImageSchema):
-        channels = range(x.shape[1])
-        names = [f"{what} of channel {c}" for what in ("mean", "spread") for c in channels]
-        discrete = [False] * len(names)
-    else:
-        names, discrete = list(explainer.schema_.names), list(explainer.schema_.discrete)
-    gaps = None
-    if isinstance(game, Surrogate) and len(x) and (predictions is not None or explainer.model is not None):
-        gaps = (grand_values(game, x) - model_outputs(explainer, x, predictions)).square().sum(1).sqrt()
-    ratio = None
-    if explainer.errors_ is not None and len(x):
-        expected = explainer.errors_.expected(x, forward(explainer, x)[0])
-        ratio = float(expected / explainer.errors_.head.expected.clamp(min=1e-300))
-    return compare(explainer.reference_, summarised(x), names, discrete, gaps, ratio)
 
 
 def compare(
