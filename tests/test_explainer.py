@@ -389,7 +389,7 @@ class TestProtocol:
 
         with caplog.at_level("INFO"):
             explainer(model, value_function=Marginal(10)).fit(numbers())
-        assert f"the model was called with {sum(calls)} rows in all" in caplog.text
+        assert f"The model was called with {sum(calls)} rows in all" in caplog.text
 
     def test_parameters_and_clone(self) -> None:
         model = LinearRegression().fit(numbers(), numbers()[:, 0])
@@ -478,7 +478,7 @@ def test_gaps_where_there_were_none_are_told(caplog: pytest.LogCaptureFixture) -
     for explain in (fitted, fitted.shap_values):
         caplog.clear()
         explain(X.assign(a=np.nan))
-        assert "columns ['a'] have gaps, and had none at fit: they count as the mean" in caplog.text
+        assert "Columns ['a'] have gaps and had none at fit. The gaps count as the column's mean" in caplog.text
 
 
 def test_one_player_has_no_error() -> None:

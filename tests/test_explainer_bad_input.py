@@ -60,7 +60,7 @@ class TestBadInput:
     @pytest.mark.filterwarnings("ignore:overflow")
     def test_a_loss_that_is_not_finite(self) -> None:
         recipe = replace(QUICK, surrogate=(Training(steps=50, learning_rate=1e30),))
-        with pytest.raises(TrainingError, match=r"surrogate: the loss is .* lower the learning rate"):
+        with pytest.raises(TrainingError, match=r"surrogate: the loss is .* Lower the learning rate"):
             explainer(lambda rows: rows[:, 0], recipe=recipe).fit(self.X)
 
     @pytest.mark.parametrize("rows", [1, 2, 7])

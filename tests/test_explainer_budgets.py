@@ -145,13 +145,13 @@ class TestEvaluations:
             explainer(None, value_function=game, evaluation_budget=100).fit(X)
 
     def test_the_error_says_how_many_it_takes(self) -> None:
-        with pytest.raises(InputError, match=r"takes 1 for each coalition: at least 1000 are needed"):
+        with pytest.raises(InputError, match=r"takes 1 per coalition: at least 1000 are needed"):
             explainer(f, value_function=Marginal(10), evaluation_budget=1000).fit(numbers())
 
     @pytest.mark.parametrize("value_function", ["marginal", "baseline"])
     def test_the_papers_recipe_has_no_end_of_evaluations(self, value_function: str) -> None:
         fit = explainer(f, value_function=value_function, recipe="paper", evaluation_budget=10**6).fit
-        with pytest.raises(InputError, match=r"evaluation_budget: .* use recipe='default', or a time_budget"):
+        with pytest.raises(InputError, match=r"evaluation_budget: .* Use recipe='default', or a time_budget"):
             fit(numbers())
 
     def test_the_papers_recipe_on_a_surrogate_takes_one(self) -> None:

@@ -158,7 +158,7 @@ def test_a_constant_model_that_begins_to_vary() -> None:
 def test_gaps_in_columns_that_had_none_are_told(old: FastSHAP, caplog: pytest.LogCaptureFixture) -> None:
     gappy = NEW.assign(b=NEW["b"].where(NEW["b"] > -1), c=NEW["c"].where(NEW["c"] > -1))
     copy.copy(old).set_params(model=lambda X: model(X.fillna(0))).update(gappy)
-    assert "columns ['b', 'c'] have gaps, and had none at fit" in caplog.text
+    assert "Columns ['b', 'c'] have gaps and had none at fit" in caplog.text
 
 
 def test_no_steps_leave_the_network_as_it_is(old: FastSHAP) -> None:

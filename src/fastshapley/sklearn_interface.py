@@ -1,4 +1,4 @@
-"""What scikit-learn asks of a transformer, and shap of an explainer."""
+"""What scikit-learn expects of a transformer, and shap of an explainer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.explanation import attribution_names, squeeze
 
-_KEPT = ("_metadata_request", "_sklearn_output_config")  # by scikit-learn's own clone: what set_output was told
+_KEPT = ("_metadata_request", "_sklearn_output_config")  # attributes that scikit-learn's own clone keeps
 
 
 class _NoTableError(InputError, AttributeError):
-    """So that images have no attributes that belong to tables."""
+    """An attribute of tables was asked of an explainer of images; ``hasattr`` is then False."""
 
 
 class SklearnInterface(TransformerMixin, BaseEstimator):
-    """What can be said of an explainer to scikit-learn and shap, once it knows values."""
+    """The part of `FastSHAP` that scikit-learn and shap use."""
 
-    masker = None  # shap's: here the value function says what absence means
+    masker = None  # an attribute of shap's explainers: here the value function says what absence means
     schema_: Schema | ImageSchema
     value_function_: Any
     player_names_: tuple[str, ...]
@@ -36,21 +36,37 @@ class SklearnInterface(TransformerMixin, BaseEstimator):
 
     @abstractmethod
     def shap_values(self, X: Any) -> NDArray[np.float64]:
-        """Shapley values, (n, players) for one output, (n, players, outputs) for several."""
+        """Return Shapley values, (n, players) for one output, (n, players, outputs) for several."""
 
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """The Shapley values as a table, (n, players), or (n, players * outputs) for several outputs.
+        """Return the Shapley values as a table.
 
-        Its columns are those of `get_feature_names_out`; ``set_output(transform="pandas")`` makes it a DataFrame.
+        Parameters
+        ----------
+        X : table
+            The rows.
+
+        Returns
+        -------
+        ndarray or DataFrame
+            (n, players), or (n, players * outputs) for several outputs. The columns are those of
+            `get_feature_names_out`. ``set_output(transform="pandas")`` makes it a DataFrame.
         """
         self._table_schema()
         values = self.shap_values(X)
         return values.reshape(len(values), math.prod(values.shape[1:]))  # there may be no rows
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """The names of the columns of `transform`: ``shap_<player>``, or ``shap_<player>_<output>``.
+        """Return the names of the columns of `transform`: ``shap_<player>``, or ``shap_<player>_<output>``.
 
-        ``input_features`` are the columns' names, by default those at ``fit``, which they must be if there are any.
+        Parameters
+        ----------
+        input_features : array of str, optional
+            The names of the columns. If the explainer was fitted to a table with names, they must be those.
+
+        Returns
+        -------
+        ndarray of str
         """
         columns, players = self._table_schema().names, self.player_names_
         if input_features is not None:
@@ -67,12 +83,12 @@ class SklearnInterface(TransformerMixin, BaseEstimator):
 
     @property
     def n_features_in_(self) -> int:
-        """How many columns the table has."""
+        """The number of columns of the table."""
         return len(self._table_schema().columns)
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
-        """The columns' names, if the explainer was fitted to a DataFrame."""
+        """The names of the columns, if the explainer was fitted to a DataFrame."""
         schema = self._table_schema()
         if schema.container != "frame":
             raise AttributeError("feature_names_in_: the explainer was not fitted to a DataFrame")
@@ -80,28 +96,28 @@ class SklearnInterface(TransformerMixin, BaseEstimator):
 
     @property
     def expected_value(self) -> float | NDArray[np.float64]:
-        """The base value, for several outputs (outputs,): what is expected when nothing is known of a row."""
+        """The base value: what is expected when nothing is known about a row; (outputs,) for several outputs."""
         self._check_fitted()
         null = getattr(self.value_function_, "null", None)
         if not isinstance(null, Tensor):
-            raise AttributeError("expected_value: each row may have another; see base_values of explainer(X)")
+            raise AttributeError("expected_value: it differs from row to row; see base_values of explainer(X)")
         value = squeeze(null.cpu().double().numpy())
         return float(value) if value.ndim == 0 else value
 
     @property
     def feature_names(self) -> list[str]:
-        """The players' names."""
+        """The names of the players."""
         self._check_fitted()
         return list(self.player_names_)
 
     @property
     def output_names(self) -> list[str] | None:
-        """The outputs' names, such as a classifier's classes; None if there is one output."""
+        """The names of the outputs, such as the classes of a classifier; None if there is one output."""
         self._check_fitted()
         return list(self.output_names_) if len(self.output_names_) > 1 else None
 
     def __sklearn_clone__(self) -> Self:
-        # scikit-learn's clone would empty the fitted model that is to be explained
+        # scikit-learn's clone would reset the fitted model that is to be explained.
         parameters = self.get_params(deep=False)
         new = type(self)(**{k: v if k == "model" else copy.deepcopy(v) for k, v in parameters.items()})
         for name in _KEPT:
@@ -126,6 +142,6 @@ class SklearnInterface(TransformerMixin, BaseEstimator):
         self._check_fitted()
         if isinstance(self.schema_, ImageSchema):
             raise _NoTableError(
-                "this is for tables, and the explainer was fitted to images: use shap_values, which gives maps"
+                "this is for tables, but the explainer was fitted to images: use shap_values, which returns maps"
             )
         return self.schema_

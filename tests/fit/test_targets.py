@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -184,12 +183,11 @@ def test_a_thinned_marginal_games_examination_costs_a_row_each() -> None:
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["thinned", "whole"])
-def test_the_pace_is_that_of_a_row_of_the_model(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_is_that_of_a_row_of_the_model(few: bool) -> None:
     game, model, x = marginal(10, columns=12, seconds=1e-4)
     options = recipe(evaluations=32_000)
     thin = thinning(game, options.targets) if few else unthinned(game)
-    monkeypatch.setattr(time, "monotonic", lambda: model.now)
-    pace = prepare_validation(thin, x, options, RUN).pace
+    pace = prepare_validation(thin, x, options, Run(0, clock=Clock(now=lambda: model.now))).pace
     assert 0.8e-4 < pace < 1.2e-4  # whole rows beside; and a coalition that comes twice may be evaluated once
 
 
@@ -208,14 +206,14 @@ class Ticking(Additive):
 
 
 @pytest.mark.parametrize("targets", [True, False])
-def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool) -> None:
     """Unless the recipe is the paper's. Its pace is that of the game."""
     options = recipe(evaluations=10**9) if targets else replace(QUICK, targets=None)
     lengths = []
     for seconds in (1e-9, 1e-3, 1.0):
         game = Ticking(seconds)
-        monkeypatch.setattr(time, "monotonic", lambda game=game: game.now)
-        exam = prepare_validation(unthinned(game), game.rows(400), options, RUN)
+        run = Run(0, clock=Clock(now=partial(getattr, game, "now")))
+        exam = prepare_validation(unthinned(game), game.rows(400), options, run)
         lengths.append(len(exam.s))
         assert seconds <= exam.pace < 1.5 * seconds  # null and grand are evaluated beside the 16 coalitions
     assert lengths[0] == 400
@@ -363,7 +361,7 @@ def test_where_evaluations_are_dear_the_loss_is_the_papers(
     with caplog.at_level("INFO"):
         found = lesson(game, x, recipe(coalitions=16, evaluations=evaluations))
     assert len(found.x) == evaluations // 32
-    assert f"evaluations are dear: {len(found.x)} rows with 32 coalitions each" in caplog.text
+    assert f"32 coalitions per row are evaluated once, for {len(found.x)} rows" in caplog.text
     truth = game.shapley(found.x[:])
     expected = expected_loss(game, found.x[:], truth)
     alone = torch.stack(

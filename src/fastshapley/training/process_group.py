@@ -1,4 +1,4 @@
-"""The processes that train together, each on rows of its own: what they must agree on goes through here."""
+"""The processes that train together, each on rows of its own. All that they agree on goes through here."""
 
 from __future__ import annotations
 
@@ -17,16 +17,31 @@ from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
 
 T = TypeVar("T")
-_REST = 0.2  # seconds, in which threads that wait have their turn
-_SYNC = "forward_sync_buffers"  # as torch has called it since 2.13
+REST = 0.2  # seconds that torch's threads need to release what was last gathered
+_SYNC = "forward_sync_buffers"  # the name of the option since torch 2.13
 if _SYNC not in signature(DistributedDataParallel.__init__).parameters:
     _SYNC = "broadcast_buffers"
 
 
 class ProcessGroup:
-    """One process, which agrees with itself; or with ``together``, those of torch's process group.
+    """One process alone, or the processes of torch's process group.
 
-    ``rank`` is this one's number and ``size`` how many there are.
+    Parameters
+    ----------
+    together : bool
+        Whether to join torch's process group. One process alone agrees with itself.
+
+    Attributes
+    ----------
+    rank : int
+        The number of this process.
+    size : int
+        The number of processes.
+
+    Raises
+    ------
+    InputError
+        If there is no process group to join.
     """
 
     def __init__(self, *, together: bool = False) -> None:
@@ -38,7 +53,7 @@ class ProcessGroup:
         self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
 
     def everyone(self, value: T) -> list[T]:
-        """Everyone's value, by rank."""
+        """Return the value of every process, by rank."""
         if self.size == 1:
             return [value]
         found: list[T] = [value] * self.size
@@ -46,26 +61,26 @@ class ProcessGroup:
         return found
 
     def total(self, count: int) -> int:
-        """The sum of everyone's count."""
+        """Return the sum of the counts of all processes."""
         return sum(self.everyone(count))
 
     def mean(self, rows: Tensor) -> Tensor:
-        """The mean over everyone's rows: (n, ...) to (...)."""
+        """Return the mean over the rows of all processes: (n, ...) to (...)."""
         if self.size == 1:
             return rows.mean(0)
         sums, counts = zip(*self.everyone((rows.sum(0).cpu(), len(rows))), strict=True)
         return (torch.stack(sums).sum(0) / sum(counts)).to(rows)
 
     def average(self, value: float) -> float:
-        """The mean of everyone's value."""
+        """Return the mean of the values of all processes."""
         return value if self.size == 1 else sum(self.everyone(value)) / self.size
 
     def all(self, condition: bool) -> bool:
-        """Whether it holds for everyone."""
+        """Return whether a condition holds in every process."""
         return all(self.everyone(condition))
 
     def gather(self, rows: Rows, most: int) -> Rows:
-        """About so many of everyone's rows, the same for all; one process has its own, all of them."""
+        """Return about ``most`` rows, some of each process, the same in all; one process alone keeps all its rows."""
         if self.size == 1:
             return rows
         count = min(len(rows), -(-most // self.size))
@@ -73,7 +88,7 @@ class ProcessGroup:
         return torch.cat(self.everyone(rows[spaced.to(rows.device)].cpu())).to(rows.device)
 
     def share(self, compute: Callable[[], T]) -> T:
-        """What the first process computes, for all."""
+        """Compute something in the first process, and return it in all."""
         if self.size == 1:
             return compute()
         found = [compute() if self.rank == 0 else None]
@@ -82,15 +97,16 @@ class ProcessGroup:
         return result
 
     def rest(self) -> None:
-        """Let torch's threads let go of what was last told.
+        """Wait until torch's threads have released what was last gathered.
 
-        They do so only after the telling is done, and need the interpreter for it: one that ends before is aborted.
+        They do so after the gathering is done, and need the interpreter for it. A process that ends earlier is
+        aborted.
         """
         if self.size > 1:
-            time.sleep(_REST)
+            time.sleep(REST)
 
     def parallel(self, network: nn.Module, loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The loss, whose gradient will be the mean of everyone's."""
+        """Return the loss whose gradient is the mean over all processes."""
         if self.size == 1:
             return loss
         moving = any(isinstance(module, _BatchNorm) for module in network.modules())
@@ -99,7 +115,7 @@ class ProcessGroup:
 
 
 class _Objective(nn.Module):
-    """A loss as a module, for torch to see when it begins, and which parameters are in it."""
+    """A loss as a module: torch needs to see when it starts and which parameters it has."""
 
     def __init__(self, network: nn.Module, loss: Callable[..., Tensor]) -> None:
         super().__init__()

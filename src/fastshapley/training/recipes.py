@@ -1,24 +1,35 @@
-"""Recipes: all that can be chosen about training, in one place."""
+"""Recipes: every setting of the training, in one place."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from fastshapley.networks.mlp import Activation
 from fastshapley.training.loop import Training
 
+Activation = Literal["relu", "elu", "silu"]
 NAMES = ("default", "paper", "sampling")
-_FEW = 2000  # rows
-_MANY = 32  # players
-_CONTINUED, _SLOWER = 0.5, 0.5  # of the work, and of the rate, for networks that have learnt before
-_ERRORS = Training(steps=400, batch_size=128, learning_rate=3e-3, weight_decay=1e-2, schedule="cosine", clip=1.0)
+FEW_ROWS = 2000  # rows below which networks are trained for longer
+MANY_PLAYERS = 32  # players above which more rows are worth more than closer values
+UPDATE_WORK = 0.5  # share of the steps and evaluations of a fit that an update takes
+UPDATE_RATE = 0.5  # share of the learning rate that an update takes
+ERROR_BARS = Training(steps=400, batch_size=128, learning_rate=3e-3, weight_decay=1e-2, schedule="cosine", clip=1.0)
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The hidden layers of a network."""
+    """The hidden layers of a network.
+
+    Parameters
+    ----------
+    count : int
+        The number of hidden layers.
+    width : int
+        The units of each.
+    activation : {"relu", "elu", "silu"}
+        The activation function.
+    """
 
     count: int = 2
     width: int = 128
@@ -33,13 +44,24 @@ class Layers:
 
 @dataclass(frozen=True)
 class Targets:
-    """Fit the network to Shapley values estimated once for each training row, instead of to fresh coalitions.
+    """How the network is fitted to Shapley values that are estimated once for each training row.
 
-    ``coalitions`` are evaluated per player and row, for as many rows as ``evaluations`` and ``seconds`` allow in
-    all. Evaluations count the rows that the surrogate is called with, or the model; of a marginal game's background
-    each takes a part, drawn at random, which leaves the values right on average. With fewer than ``rows`` rows at
-    hand, new ones are mixed from them. Where this is too dear for ``fewest`` rows, the network is fitted by the
-    paper's loss to fewer coalitions of as many rows as there are.
+    Where ``fewest`` rows cannot be afforded, the network is fitted by the paper's loss to fewer coalitions of as many
+    rows as there are.
+
+    Parameters
+    ----------
+    coalitions : int
+        Coalitions per player and row.
+    evaluations : int
+        The largest number of rows that the surrogate, or the model, is called with. For a marginal game each
+        evaluation draws some background rows at random, which leaves the values unbiased.
+    rows : int
+        If there are fewer rows than this, new ones are mixed from them.
+    seconds : float
+        The largest time for evaluations, in seconds.
+    fewest : int
+        The smallest number of rows that is worth estimating values for.
     """
 
     coalitions: int = 16
@@ -50,9 +72,7 @@ class Targets:
 
     def __post_init__(self) -> None:
         if self.coalitions < 4:
-            raise ValueError(
-                f"Targets: coalitions is {self.coalitions}; the least squares need at least 4 a player"
-            )
+            raise ValueError(f"Targets: coalitions is {self.coalitions}; least squares need at least 4 per player")
         for name in ("evaluations", "rows", "seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"Targets: {name} is {getattr(self, name)}; it must be positive")
@@ -62,18 +82,35 @@ class Targets:
 class Recipe:
     """How the surrogate and the explainer are trained.
 
-    surrogate: the stages that the surrogate goes through, one after the other.
-    surrogate_coalitions: coalitions a row in each of its steps.
-    explainer: how the explainer is trained.
-    errors: how the network is trained that says how far each value may be off; None for no such network.
-    targets: fit to estimated values where they are affordable; None for the paper's loss on fresh coalitions.
-    coalitions, paired: coalitions a row in each step of the paper's loss, and whether they come in pairs.
-    outputs_per_step: outputs drawn for each step of the paper's loss; None for all of them jointly.
-    validation_rows, validation_coalitions: what early stopping looks at, drawn once.
-    tied_classes: use that probabilities sum to one, so that values sum to zero over classes.
-    own_units: units of the explainer that see the inputs of one player alone, for each player; 0 for none.
-    tails: numbers further than so many spreads from the mean enter the networks by their logarithm; None for as
-        they are.
+    Parameters
+    ----------
+    surrogate : tuple of Training
+        The stages of the surrogate's training, one after the other.
+    explainer : Training
+        How the explainer network is trained.
+    errors : Training, optional
+        How the network of the error bars is trained. None learns no error bars.
+    surrogate_layers, explainer_layers : Layers
+        The hidden layers of the two networks.
+    surrogate_coalitions : int
+        Coalitions per row in each step of the surrogate's training.
+    targets : Targets, optional
+        Fit to estimated values where they are affordable. None uses the paper's loss on fresh coalitions.
+    coalitions : int
+        Coalitions per row in each step of the paper's loss.
+    paired : bool
+        Whether these come in pairs of a coalition and its complement.
+    outputs_per_step : int, optional
+        Outputs drawn for each step of the paper's loss. None uses all of them.
+    validation_rows, validation_coalitions : int
+        What chooses the best epoch. It is drawn once.
+    tied_classes : bool
+        Whether to use that probabilities sum to one, so that values sum to zero over the classes.
+    own_units : int
+        Hidden units for each player that see the inputs of this player alone.
+    tails : float, optional
+        Numbers that are further from the mean than this many standard deviations enter the networks by their
+        logarithm. None takes numbers as they are.
     """
 
     surrogate: tuple[Training, ...]
@@ -119,12 +156,12 @@ class Recipe:
 
     @property
     def trains_explainer(self) -> bool:
-        """Whether there is anything to train an explainer's network with."""
+        """Whether an explainer network is trained at all."""
         return self.explainer.plan(1)[0] > 0
 
 
 def paper() -> Recipe:
-    """The settings of the FastSHAP paper's tabular experiments and of its authors' code."""
+    """Return the settings of the FastSHAP paper's tabular experiments and of its authors' code."""
     return Recipe(
         surrogate=tuple(
             Training(epochs=100, batch_size=batch, learning_rate=1e-3, patience=5) for batch in (32, 512, 8192)
@@ -137,14 +174,27 @@ def paper() -> Recipe:
 
 
 def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
-    """Ours: targets from the kernel estimator, then a plain regression with an annealed rate.
+    """Return the default settings for tables: values from the kernel estimator, learnt by plain regression.
 
-    The work grows with the number of training ``rows``, as does what can be learnt from them; but few are mixed to
-    many, and learnt for longer. Of many ``players``, and of a ``noisy`` game, which is evaluated on a part of its
-    background, values of more rows are worth more than closer ones; noise also asks for a lower rate.
+    The work grows with the number of rows, as does what can be learnt from them. Few rows are mixed to many, and
+    trained on for longer. With many players, and with a noisy game, the values of more rows are worth more than
+    closer values; noise also asks for a lower learning rate.
+
+    Parameters
+    ----------
+    rows : int
+        The number of training rows.
+    players : int
+        The number of players.
+    noisy : bool
+        Whether evaluations are unbiased but noisy: a marginal game that is evaluated on some of its background.
+
+    Returns
+    -------
+    Recipe
     """
-    many = players > _MANY
-    few = min(1.0, (_FEW / rows) ** 2)  # of the work that few rows are worth, which fades out above them
+    many = players > MANY_PLAYERS
+    few = min(1.0, (FEW_ROWS / rows) ** 2)  # share of the extra work for few rows, which fades out above them
     return Recipe(
         surrogate=(
             Training(
@@ -166,7 +216,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
             clip=1.0,
         ),
         explainer_layers=Layers(3, 128 if many else 256, "silu"),
-        errors=_ERRORS,
+        errors=ERROR_BARS,
         targets=Targets(
             coalitions=8 if many else 16 if noisy else 32,
             evaluations=(2 if noisy else 1) * int(max(8e6 * few, min(14e6, 500 * rows))),
@@ -179,17 +229,27 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
 
 
 def paper_images() -> Recipe:
-    """The settings of the FastSHAP paper's image experiments."""
+    """Return the settings of the FastSHAP paper's image experiments."""
     training = Training(epochs=100, batch_size=32, learning_rate=1e-3, factor=0.8, plateau=3, patience=20)
     return Recipe(surrogate=(training,), explainer=training, coalitions=2, validation_coalitions=2)
 
 
 def default_images(rows: int) -> Recipe:
-    """Ours for images: coalitions are evaluated once and kept, and learnt from with an annealed rate.
+    """Return the default settings for images: coalitions are evaluated once and kept.
 
-    As for tables, few images are mixed to many, and learnt from for longer; of many, each is evaluated less often.
+    As for tables, few images are mixed to many, and trained on for longer. With many images, each is evaluated less
+    often.
+
+    Parameters
+    ----------
+    rows : int
+        The number of training images.
+
+    Returns
+    -------
+    Recipe
     """
-    few = min(1.0, (_FEW / rows) ** 2)
+    few = min(1.0, (FEW_ROWS / rows) ** 2)
     return Recipe(
         surrogate=(
             Training(
@@ -215,7 +275,7 @@ def default_images(rows: int) -> Recipe:
             seconds=math.inf,
             fewest=1 << 40,
         ),
-        errors=_ERRORS,
+        errors=ERROR_BARS,
         coalitions=32,
         validation_rows=256,
         validation_coalitions=32,
@@ -224,8 +284,7 @@ def default_images(rows: int) -> Recipe:
 
 
 def scaled(recipe: Recipe, work: float, rate: float = 1.0) -> Recipe:
-    """The recipe with a share of the steps and evaluations, and of the learning rates."""
-
+    """Return the recipe with a share of the steps and evaluations, and of the learning rates."""
     targets = recipe.targets
     if targets is not None:
         targets = replace(targets, evaluations=math.ceil(work * targets.evaluations))
@@ -233,8 +292,8 @@ def scaled(recipe: Recipe, work: float, rate: float = 1.0) -> Recipe:
     return replace(recipe, surrogate=surrogate, explainer=shorter(recipe.explainer, work, rate), targets=targets)
 
 
-def shorter(training: Training, work: float = _CONTINUED, rate: float = _SLOWER) -> Training:
-    """A share of the steps, or epochs, and of the learning rate; by default that of networks that learnt before."""
+def shorter(training: Training, work: float = UPDATE_WORK, rate: float = UPDATE_RATE) -> Training:
+    """Return the training with a share of its steps or epochs, and of its rate; by default those of an update."""
     epochs, steps = (
         None if amount is None else math.ceil(work * amount) for amount in (training.epochs, training.steps)
     )
@@ -242,7 +301,7 @@ def shorter(training: Training, work: float = _CONTINUED, rate: float = _SLOWER)
 
 
 def shared(recipe: Recipe, size: int) -> Recipe:
-    """The recipe for one of so many processes, each of which prepares its part; they train together."""
+    """Return the recipe for one of ``size`` processes: each prepares its part, and they train together."""
     if size == 1:
         return recipe
     targets = recipe.targets
@@ -257,8 +316,8 @@ def shared(recipe: Recipe, size: int) -> Recipe:
 
 
 def continued(recipe: Recipe) -> Recipe:
-    """The recipe for networks that have learnt before."""
-    return scaled(recipe, _CONTINUED, _SLOWER)
+    """Return the recipe for an update of trained networks."""
+    return scaled(recipe, UPDATE_WORK, UPDATE_RATE)
 
 
 def check_recipe(recipe: Any) -> None:
