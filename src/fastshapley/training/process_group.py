@@ -80,7 +80,7 @@ class ProcessGroup:
         return all(self.everyone(condition))
 
     def gather(self, rows: Rows, most: int) -> Rows:
-        """Return about ``most`` rows, some of each process, the same in all; one process alone keeps all its rows."""
+        """Return about ``most`` rows, some of each process, the same in all; one process alone keeps its rows."""
         if self.size == 1:
             return rows
         count = min(len(rows), -(-most // self.size))

@@ -46,7 +46,7 @@ class Layers:
 class Targets:
     """How the network is fitted to Shapley values that are estimated once for each training row.
 
-    Where ``fewest`` rows cannot be afforded, the network is fitted by the paper's loss to fewer coalitions of as many
+    Where ``fewest`` rows cannot be afforded, the paper's loss is used instead, with fewer coalitions of as many
     rows as there are.
 
     Parameters

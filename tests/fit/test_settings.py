@@ -1,0 +1,57 @@
+"""The parameters of an explainer: each that makes no sense is refused by name, before anything is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from games import Additive
+
+from fastshapley.fit.settings import Settings, is_fitted
+from fastshapley.value_functions import Marginal, Surrogate
+
+
+def model(rows: Any) -> Any:
+    return rows[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"normalize": "sometimes"}, r"normalize is 'sometimes': use 'always'"),
+        ({"link": "probit"}, r"link is 'probit': use one of"),
+        ({"penalty": -1}, r"penalty is -1: use a number that is not negative"),
+        ({"players": 3}, r"players is 3: use Groups"),
+        ({"recipe": "quick"}, r"recipe is 'quick': use 'default'"),
+        ({"time_budget": 0}, r"time_budget is 0: use a positive number"),
+        ({"evaluation_budget": "many"}, r"evaluation_budget is 'many'"),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Settings(model, **options).check("surrogate")
+
+
+@pytest.mark.parametrize("game", ["conditional", Marginal, object()])
+def test_an_unknown_value_function_is_refused(game: Any) -> None:
+    with pytest.raises(ValueError, match=r"value_function is .* use one of"):
+        Settings(model).check(game)
+
+
+def test_a_model_is_needed_unless_the_game_is_fitted() -> None:
+    Settings().check(Additive(3))
+    with pytest.raises(ValueError, match=r"model is None: pass the model"):
+        Settings().check(Surrogate())
+
+
+def test_what_can_be_evaluated_is_fitted() -> None:
+    assert is_fitted(Additive(3))
+    assert not is_fitted(Additive)
+    assert not is_fitted(Surrogate())
+
+
+def test_the_device_is_the_one_asked_for() -> None:
+    assert Settings(device="meta").resolved_device() == torch.device("meta")
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert Settings().resolved_device().type == expected
