@@ -22,7 +22,8 @@ from fastshapley.serving.openapi_schemas import (
     operation,
     row_schema,
 )
-from fastshapley.serving.protocol import (
+from fastshapley.serving.responses import JsonResponse
+from fastshapley.serving.serving_protocol import (
     ModelRoute,
     Protocol,
     RowsRequest,
@@ -31,7 +32,6 @@ from fastshapley.serving.protocol import (
     check_row_count,
     graph_inputs,
 )
-from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.state import ServerState
 
 

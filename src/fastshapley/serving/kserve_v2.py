@@ -17,7 +17,8 @@ from fastshapley.export.graph import Array, Graph
 from fastshapley.serving.batching import Results
 from fastshapley.serving.model_loader import ServedModel
 from fastshapley.serving.openapi_schemas import fixed_numbers_schema, object_schema, operation, tuple_schema
-from fastshapley.serving.protocol import (
+from fastshapley.serving.responses import JsonResponse
+from fastshapley.serving.serving_protocol import (
     ModelRoute,
     Protocol,
     RowsRequest,
@@ -27,7 +28,6 @@ from fastshapley.serving.protocol import (
     graph_inputs,
     numeric_array,
 )
-from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.state import ServerState
 from fastshapley.version import __version__
 

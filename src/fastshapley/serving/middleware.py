@@ -13,9 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fastshapley.errors import InputError
-from fastshapley.serving.protocol import TooManyRowsError
 from fastshapley.serving.request import ServerRequest
 from fastshapley.serving.responses import RequestError, error_response
+from fastshapley.serving.serving_protocol import TooManyRowsError
 from fastshapley.serving.state import ServerState
 
 logger = logging.getLogger(__name__)

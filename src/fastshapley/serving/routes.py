@@ -12,10 +12,10 @@ from fastshapley.serving.kserve_v2 import KSERVE_V2
 from fastshapley.serving.middleware import Endpoint, Handler, RequestMiddleware
 from fastshapley.serving.model_loader import ServedModel
 from fastshapley.serving.openapi import openapi_document
-from fastshapley.serving.protocol import Protocol
 from fastshapley.serving.request import ServerRequest
 from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.rows_handler import RowsHandler, find_model
+from fastshapley.serving.serving_protocol import Protocol
 from fastshapley.serving.state import ServerState
 from fastshapley.serving.static_page import static_files
 

@@ -12,9 +12,9 @@ from fastshapley.errors import InputError
 from fastshapley.serving.batching import MAX_BATCH_ROWS
 from fastshapley.serving.middleware import Handler
 from fastshapley.serving.model_loader import ServedModel
-from fastshapley.serving.protocol import RowsRequest, RowsRoute
 from fastshapley.serving.request import ServerRequest
 from fastshapley.serving.responses import JsonResponse, RequestError
+from fastshapley.serving.serving_protocol import RowsRequest, RowsRoute
 from fastshapley.serving.state import ServerState
 
 _SMALL_BODY = 64 * 1024  # bytes of a body that is parsed on the event loop

@@ -205,7 +205,8 @@ class TableView {
     const values = of("shap_values"), errors = result.error_std ? of("error_std") : [];
     const base = result.base_values.data[this.shown], prediction = predictions[this.shown];
     const reach = Math.max(...values.map((value, i) => Math.abs(value) + LEVEL * (errors[i] ?? 0)), 1e-12);
-    this.extent = this.fresh ? reach : Math.max(this.extent, reach);  // The scale does not shrink while the reader changes values.
+    // The scale does not shrink while the reader changes values.
+    this.extent = this.fresh ? reach : Math.max(this.extent, reach);
     if (this.fresh) {
       this.digits = digitsFor(Math.max(Math.abs(base), Math.abs(prediction), reach));
       const order = this.players.map((_, i) => i).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
