@@ -16,6 +16,7 @@ import pytest
 from problems import records
 from servers import Server, serving, until
 
+from fastshapley.export.graph import Graph
 from fastshapley.version import __version__
 
 pytest.importorskip("uvicorn", reason="needs the serve extra")
@@ -30,7 +31,7 @@ def rows(exported: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def server(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with two models, example rows and small limits."""
+    """A server with a graph and the saved explainer of it, example rows and small limits."""
     examples = tmp_path_factory.mktemp("rows") / "rows.csv"
     exported.X[:7].to_csv(examples, index=False)
     limits = ("--max-body", "100000", "--max-rows", "400", "--timeout", "1")
@@ -55,6 +56,8 @@ def test_explanations_are_those_of_the_library(server: Server, exported: Any, ro
         for row, explanation in enumerate(answer["explanations"]):
             np.testing.assert_allclose(explanation["shap_values"], expected.values[row], atol=1e-5)
             np.testing.assert_allclose(explanation["error_std"], expected.error_std[row], atol=1e-5)
+    first, second = (Graph(server.ask(f"/models/{name}.onnx")[1]) for name in ("people", "second"))
+    assert first.about == second.about
     _, single = server.ask(EXPLAIN, rows[3])
     np.testing.assert_allclose(single["explanations"][0]["shap_values"], expected.values[3], atol=1e-5)
     _, predicted = server.ask(PREDICT, {"instances": rows})
@@ -181,7 +184,9 @@ def test_the_server_sends_the_page_and_all_its_files(server: Server, exported: A
 def test_every_example_of_the_openapi_document_works(server: Server) -> None:
     _, document = server.ask("/openapi.json")
     operations = [
-        (path, method, operation) for path in document["paths"] for method, operation in document["paths"][path].items()
+        (path, method, operation)
+        for path in document["paths"]
+        for method, operation in document["paths"][path].items()
     ]
     assert len(operations) == 16
     for path, method, operation in operations:
@@ -191,9 +196,7 @@ def test_every_example_of_the_openapi_document_works(server: Server) -> None:
         assert server.ask(path, body, method=method.upper())[0] == 200, path
 
 
-def test_a_server_without_token_answers_only_to_local_host_names(
-    server: Server, server_with_token: Server
-) -> None:
+def test_a_server_without_token_answers_only_to_local_host_names(server: Server, server_with_token: Server) -> None:
     for name in ("localhost", f"127.0.0.1:{server.port}", "[::1]:80"):
         assert server.ask("/v1/models", headers={"Host": name})[0] == 200
     status, answer = server.ask("/v1/models", headers={"Host": "evil.example"})

@@ -49,11 +49,11 @@ def test_the_table_has_every_address_of_every_protocol(table: Table) -> None:
 
 
 def test_only_public_addresses_answer_without_a_token(table: Table) -> None:
-    public = {
-        path for method, path in table if method == "GET" and get(table, path, token=None).status_code == 200
-    }
+    public = {path for method, path in table if method == "GET" and get(table, path, token=None).status_code == 200}
     assert {"/", "/docs", "/page.js", "/page.css", "/v2", "/v2/health/live", "/v2/health/ready"} <= public
-    assert public.isdisjoint({"/metrics", "/openapi.json", "/v1/models", "/models/{name}.onnx", "/v2/models/{name}"})
+    assert public.isdisjoint(
+        {"/metrics", "/openapi.json", "/v1/models", "/models/{name}.onnx", "/v2/models/{name}"}
+    )
 
 
 def test_files_of_the_page_have_their_media_type_and_a_policy(table: Table) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from fastshapley.errors import FileFormatError
 from fastshapley.export.graph import Array, Graph
 from fastshapley.serving.batching import MAX_BATCH_ROWS, Batcher, Results
 
+# With -P, Python imports nothing from the current folder.
+EXPORT_COMMAND = (sys.executable, "-P", "-m", "fastshapley", "export")
 _QUICK_SECONDS = 2e-3  # longest time that one row may take on the event loop; a full batch may take ten times that
 
 
@@ -48,10 +51,12 @@ class ModelLoader:
     ----------
     export_timeout : float, default=600.0
         Longest time that one export may take, in seconds.
+    export_command : sequence of str, optional
+        Command that exports. It is called with the explainer's file, ``--output`` and the graph's file.
     """
 
-    def __init__(self, export_timeout: float = 600.0) -> None:
-        self._export_timeout = export_timeout
+    def __init__(self, export_timeout: float = 600.0, export_command: Sequence[str] = EXPORT_COMMAND) -> None:
+        self._export_timeout, self._export_command = export_timeout, export_command
         self._exports: set[subprocess.Popen[str]] = set()  # exports that are running
 
     def load(self, name: str, file: Path) -> ServedModel:
@@ -98,8 +103,7 @@ class ModelLoader:
         """Export a saved explainer in another process, because this one must not import torch."""
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder) / "graph.onnx"
-            # With -P, nothing is imported from the current folder.
-            command = [sys.executable, "-P", "-m", "fastshapley", "export", str(file), "--output", str(graph)]
+            command = [*self._export_command, str(file), "--output", str(graph)]
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
                 self._exports.add(process)
                 try:
