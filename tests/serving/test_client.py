@@ -119,7 +119,7 @@ def test_outputs_of_the_model_are_sent_if_the_explainer_needs_them(server: Serve
 
 def test_the_model_must_be_named_if_there_are_several(server: Server) -> None:
     assert Client(server.url, "people").models() == ["baseline", "digits", "people", "regression"]
-    with pytest.raises(InputError, match="the server has the models .*: pass model="):
+    with pytest.raises(InputError, match=r"the server has the models .*: pass model="):
         Client(server.url)
     with pytest.raises(ServerError, match="answered 404: there is no such model"):
         Client(server.url, "no body").explain(pd.DataFrame({"a": [1]}))

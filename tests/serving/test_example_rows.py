@@ -17,6 +17,12 @@ from fastshapley.export.graph import Graph
 from fastshapley.serving.example_rows import example_rows_by_model, read_example_rows
 
 
+@pytest.fixture(scope="module")
+def graph(exported: Any) -> Graph:
+    """The exported explainer of people."""
+    return Graph(exported.graph)
+
+
 def test_csv_and_json_files_give_the_same_rows(graph: Graph, exported: Any, tmp_path: Path) -> None:
     X = exported.X[:20].assign(colour="red")  # Another column is dropped.
     X.to_csv(tmp_path / "rows.csv", index=False)

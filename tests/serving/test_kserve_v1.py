@@ -18,6 +18,12 @@ from fastshapley.serving.serving_protocol import TooManyRowsError
 ROW = {"age": 40, "income": 31.5, "job": "chef", "city": "Bern", "member": True}
 
 
+@pytest.fixture(scope="module")
+def graph(exported: Any) -> Graph:
+    """The exported explainer of people."""
+    return Graph(exported.graph)
+
+
 def test_a_row_may_be_an_object_a_list_or_the_whole_body(graph: Graph) -> None:
     (expected,) = read_rows({"instances": [ROW]}, graph, 100)
     for body in (ROW, {"instances": [list(ROW.values())]}):
@@ -70,8 +76,7 @@ def test_outputs_of_the_model_are_read_if_the_graph_needs_them(baseline_graph: P
 
 def test_every_address_is_described(graph: Graph) -> None:
     described = {*KSERVE_V1.describe_server(), *KSERVE_V1.describe_model("people", graph, 100)}
-    routes = (*KSERVE_V1.rows_routes, *KSERVE_V1.model_routes, *KSERVE_V1.server_routes)
-    assert described == {route.path.format(name="people") for route in routes}
+    assert described == {path.format(name="people") for path in KSERVE_V1.paths}
 
 
 def test_the_description_lists_columns_and_categories(graph: Graph) -> None:

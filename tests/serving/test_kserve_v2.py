@@ -17,6 +17,12 @@ from fastshapley.serving.serving_protocol import TooManyRowsError
 ROW = {"age": 40, "income": 31.5, "job": "chef", "city": "Bern", "member": True}
 
 
+@pytest.fixture(scope="module")
+def graph(exported: Any) -> Graph:
+    """The exported explainer of people."""
+    return Graph(exported.graph)
+
+
 def tensor(name: Any = "rows", **changes: Any) -> dict[str, Any]:
     return {"name": name, "shape": [1, 5], "datatype": "FP64", "data": [40, 31.5, 0, 1, 1], **changes}
 
@@ -136,8 +142,7 @@ def test_outputs_of_the_model_are_read_if_the_graph_needs_them(baseline_graph: P
 
 def test_every_address_is_described(graph: Graph) -> None:
     described = {*KSERVE_V2.describe_server(), *KSERVE_V2.describe_model("people", graph, 100)}
-    routes = (*KSERVE_V2.rows_routes, *KSERVE_V2.model_routes, *KSERVE_V2.server_routes)
-    assert described == {route.path.format(name="people") for route in routes}
+    assert described == {path.format(name="people") for path in KSERVE_V2.paths}
 
 
 def test_the_example_of_the_description_can_be_read(graph: Graph) -> None:

@@ -1,4 +1,4 @@
-"""What every request passes through, whatever its handler does. Over HTTP it is tested in test_app and test_faults."""
+"""What every request passes through. test_app and test_faults test it over HTTP."""
 
 from __future__ import annotations
 

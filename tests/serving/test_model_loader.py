@@ -18,6 +18,12 @@ from fastshapley.export.graph import Graph
 from fastshapley.serving.model_loader import ModelLoader, run_graph
 
 
+@pytest.fixture(scope="module")
+def graph(exported: Any) -> Graph:
+    """The exported explainer of people."""
+    return Graph(exported.graph)
+
+
 def command(script: str) -> list[str]:
     """Return a command that runs a script in place of the export. Its arguments are source, --output and target."""
     return [sys.executable, "-c", textwrap.dedent(script)]

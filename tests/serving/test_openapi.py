@@ -24,12 +24,8 @@ def test_every_protocol_describes_the_server_and_each_model(models: ModelStore) 
     document = openapi_document(ServerState(models, Limits(rows=7), {}), PROTOCOLS)
     assert document["openapi"].startswith("3.1")
     assert document["info"]["version"] == __version__
-    routes = [
-        route
-        for protocol in PROTOCOLS
-        for route in (*protocol.rows_routes, *protocol.model_routes, *protocol.server_routes)
-    ]
-    assert document["paths"].keys() == {route.path.format(name=name) for route in routes for name in models}
+    paths = [path for protocol in PROTOCOLS for path in protocol.paths]
+    assert document["paths"].keys() == {path.format(name=name) for path in paths for name in models}
     explain = document["paths"]["/v1/models/people:explain"]["post"]
     schema = explain["requestBody"]["content"]["application/json"]["schema"]
     assert schema["anyOf"][0]["properties"]["instances"]["maxItems"] == 7

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="needs the serve extra")
 from fastshapley.export.graph import Graph
 from fastshapley.serving.openapi_schemas import example_row, object_schema, operation, row_schema, tuple_schema
+
+
+@pytest.fixture(scope="module")
+def graph(exported: Any) -> Graph:
+    """The exported explainer of people."""
+    return Graph(exported.graph)
 
 
 def test_all_keys_of_an_object_are_required() -> None:

@@ -14,6 +14,12 @@ from fastshapley.export.graph import Graph
 from fastshapley.serving.serving_protocol import TooManyRowsError, check_row_count, graph_inputs, numeric_array
 
 
+@pytest.fixture(scope="module")
+def graph(exported: Any) -> Graph:
+    """The exported explainer of people."""
+    return Graph(exported.graph)
+
+
 def test_the_limit_on_rows_is_inclusive() -> None:
     check_row_count(100, 100)
     with pytest.raises(TooManyRowsError, match="101 rows exceed the limit of 100"):

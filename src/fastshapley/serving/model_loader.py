@@ -139,7 +139,7 @@ def run_graph(graph: Graph, *arrays: Array) -> Results:
     values, predictions = results["shap_values"], results["predictions"]
     # The sum of squares is finite if all numbers are, and it is the fastest test.
     if not all(math.isfinite(np.vdot(part, part)) for part in (values, predictions)):
-        results["finite"] = np.isfinite(values).all((1, 2)) & np.isfinite(predictions).all(1)
+        results["finite"] = np.logical_and(np.isfinite(values).all((1, 2)), np.isfinite(predictions).all(1))
     return results
 
 

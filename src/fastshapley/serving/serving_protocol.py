@@ -123,6 +123,13 @@ class Protocol:
     describe_server: Callable[[], dict[str, Any]]
     describe_model: Callable[[str, Graph, int], dict[str, Any]]
 
+    @property
+    def paths(self) -> list[str]:
+        """All addresses of the protocol."""
+        rows = [route.path for route in self.rows_routes]
+        models = [route.path for route in self.model_routes]
+        return rows + models + [route.path for route in self.server_routes]
+
 
 def check_row_count(rows: int, max_rows: int) -> None:
     """Raise an error if a request has too many rows.
