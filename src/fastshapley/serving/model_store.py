@@ -79,12 +79,15 @@ class ModelStore(Mapping[str, ServedModel]):
         return cls(files)
 
     def __getitem__(self, name: str) -> ServedModel:
+        """Return a model by its name."""
         return self._models[name]
 
     def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
         return iter(self._models)
 
     def __len__(self) -> int:
+        """Return the number of models."""
         return len(self._models)
 
     async def watch(self, on_reload: OnReload) -> None:
