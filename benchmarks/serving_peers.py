@@ -33,9 +33,9 @@ def empty(folder: Path) -> Any:
 
 def ours(folder: Path, graph: str = "census.onnx") -> Any:
     from fastshapley.serving.app import create_app
-    from fastshapley.serving.model_store import Models
+    from fastshapley.serving.model_store import ModelStore
 
-    return create_app(Models({"census": folder / graph}))
+    return create_app(ModelStore({"census": folder / graph}))
 
 
 def one_layer(folder: Path) -> Any:
@@ -74,24 +74,23 @@ def without_network(folder: Path) -> Any:
     """Ours, with an answer that is there already instead of a run of the graph."""
     from dataclasses import replace
 
-    from fastshapley.serving import model_store as models
     from fastshapley.serving.app import create_app
     from fastshapley.serving.batching import Batcher
+    from fastshapley.serving.model_loader import ModelLoader, ServedModel
+    from fastshapley.serving.model_store import ModelStore
 
-    read = models.read
+    class StubLoader(ModelLoader):
+        def load(self, name: str, file: Path) -> ServedModel:
+            model = super().load(name, file)
+            row, outputs = model.graph.example()
+            results = model.graph(row, outputs)
 
-    def stubbed(name: str, file: Path) -> models.Model:
-        model = read(name, file)
-        row, outputs = model.graph.example()
-        found = model.graph(row, outputs)
+            def repeat(rows: Any) -> Any:
+                return {key: value.repeat(len(rows), 0) for key, value in results.items()}
 
-        def repeat(rows: Any) -> Any:
-            return {key: value.repeat(len(rows), 0) for key, value in found.items()}
+            return replace(model, run=Batcher(repeat))
 
-        return replace(model, run=Batcher(repeat))
-
-    models.read = stubbed
-    return create_app(models.Models({"census": folder / "census.onnx"}))
+    return create_app(ModelStore({"census": folder / "census.onnx"}, loader=StubLoader()))
 
 
 def bare(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""A real browser, the pages that tests open in it, and what is read off them."""
+"""Open pages in a real browser, and read what they show."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 if CHROMIUM is None:
     pytest.skip("needs chromium", allow_module_level=True)
 
-QUIET = [
+CHROMIUM_OPTIONS = [
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -34,29 +34,29 @@ QUIET = [
     "--disable-component-update",
     "--disable-sync",
 ]
-RUN = """([graph, given]) => {
+RUN_GRAPH = """([graph, given]) => {
     const bytes = Uint8Array.from(atob(graph), (letter) => letter.charCodeAt(0));
-    const found = Object.entries(new Graph(bytes.buffer).run(given));
+    const found = Object.entries(new OnnxGraph(bytes.buffer).run(given));
     return Object.fromEntries(found.map(([name, { dims, data }]) => [name, [dims, Array.from(data)]]));
 }"""
 
 
 @contextmanager
 def launched() -> Iterator[Any]:
-    """Chromium, until the end of the block."""
+    """Run Chromium until the end of the block."""
     with playwright.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        running = started.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_OPTIONS)
         yield running
         running.close()
 
 
 class Windows:
-    """Opens pages, and knows what has gone wrong on them: messages, errors, and requests that left their folder."""
+    """Opens pages and records their problems: console messages, errors, and requests outside their folder."""
 
     def __init__(self, browser: Any) -> None:
         self._browser = browser
         self._contexts: list[Any] = []
-        self._trouble: list[str] = []
+        self._problems: list[str] = []
 
     def __call__(
         self,
@@ -66,7 +66,7 @@ class Windows:
         route: tuple[str, Callable[[Any], None]] | None = None,
         **options: Any,
     ) -> Any:
-        """The page of a file, or at an address. Messages with ``excuse`` in them are no trouble."""
+        """Open the page of a file or an address. Messages that contain ``excuse`` are not problems."""
         address = where.as_uri() if isinstance(where, Path) else where
         within = (address.rpartition("/")[0] + "/", "blob:", "data:")
         self._contexts.append(self._browser.new_context(**options))
@@ -75,34 +75,34 @@ class Windows:
 
         def said(message: Any) -> None:
             if not excuse or excuse not in message.text:
-                self._trouble.append(f"{message.type}: {message.text}")
+                self._problems.append(f"{message.type}: {message.text}")
 
         def requested(request: Any) -> None:
             if not request.url.startswith(within):
-                self._trouble.append(request.url)
+                self._problems.append(request.url)
 
         page.on("request", requested)
         page.on("console", said)
-        page.on("pageerror", lambda error: self._trouble.append(str(error)))
-        page.on("dialog", lambda dialog: self._trouble.append(dialog.message))
+        page.on("pageerror", lambda error: self._problems.append(str(error)))
+        page.on("dialog", lambda dialog: self._problems.append(dialog.message))
         if route is not None:
             page.route(*route)
         page.goto(address)
         return page
 
     def close(self) -> None:
-        """Close them; nothing has gone wrong."""
+        """Close all pages, and assert that there were no problems."""
         for context in self._contexts:
             context.close()
-        assert self._trouble == []
+        assert self._problems == []
 
 
-# graphs
+# Graphs
 
 
 @contextmanager
 def interpreter(browser: Any) -> Iterator[Any]:
-    """An empty page whose scripts run graphs."""
+    """Open an empty page with the scripts that run graphs."""
     page = browser.new_page()
     for name in ("tensors.js", "operators.js", "layers.js", "graph.js"):
         page.add_script_tag(content=static_files()[name].decode())
@@ -110,26 +110,26 @@ def interpreter(browser: Any) -> Iterator[Any]:
     page.close()
 
 
-def ran(page: Any, graph: bytes, **inputs: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    """The outputs of a graph in the browser."""
+def run_in_browser(page: Any, graph: bytes, **inputs: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    """Run a graph in the browser, and return its outputs."""
     given = {name: {"dims": list(x.shape), "data": x.ravel().tolist()} for name, x in inputs.items()}
-    found = page.evaluate(RUN, [base64.b64encode(graph).decode(), given])
+    found = page.evaluate(RUN_GRAPH, [base64.b64encode(graph).decode(), given])
     return {name: np.array(data, dtype=float).reshape(dims) for name, (dims, data) in found.items()}
 
 
-def same(page: Any, graph: bytes, within: float, **inputs: NDArray[Any]) -> None:
-    """The browser's outputs are onnxruntime's."""
+def assert_same_as_onnxruntime(page: Any, graph: bytes, tolerance: float, **inputs: NDArray[Any]) -> None:
+    """Assert that a graph has the same outputs in the browser and in onnxruntime."""
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     expected = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
-    found = ran(page, graph, **inputs)
+    found = run_in_browser(page, graph, **inputs)
     assert found.keys() == expected.keys()
-    for name, right in expected.items():
-        assert found[name].shape == right.shape
-        np.testing.assert_allclose(found[name], right, atol=within, rtol=within, err_msg=name)
+    for name, values in expected.items():
+        assert found[name].shape == values.shape
+        np.testing.assert_allclose(found[name], values, atol=tolerance, rtol=tolerance, err_msg=name)
 
 
 def changed(graph: Path, change: Callable[[dict[str, Any]], object] | None = None, operator: str = "") -> bytes:
-    """A graph with something else in its metadata, or with one operator renamed."""
+    """Return a graph with other metadata, or with one operator renamed."""
     model = onnx.load(graph)
     if change is not None:
         entry = next(entry for entry in model.metadata_props if entry.key == "fastshapley")
@@ -142,29 +142,29 @@ def changed(graph: Path, change: Callable[[dict[str, Any]], object] | None = Non
     return found
 
 
-# the page
+# The page
 
 
 def page_of(graph: Path | bytes, folder: Path, rows: Sequence[Mapping[str, Any]] = ()) -> Path:
-    """The page of a graph's file, or of a graph that has none."""
+    """Write the page of a graph, given as a file or as bytes."""
     if isinstance(graph, bytes):
         return write_page("people", graph, folder, rows)
     return write_page(graph.stem, graph.read_bytes(), folder, rows)
 
 
 def value(page: Any, name: str) -> float:
-    """One of the numbers in the sum."""
+    """Return one of the numbers of the sum: base, sum or prediction."""
     return float(page.locator(f"#{name}").get_attribute("data-value"))
 
 
 def bars(page: Any, what: str = "value") -> dict[str, float]:
-    """The values on show, by player, from the first line to the last."""
+    """Return the values that the page shows, by player, from the first line to the last."""
     script = "(bars, what) => bars.map((bar) => [bar.dataset.player, Number(bar.dataset[what])])"
     return dict(page.locator(".bar").evaluate_all(script, what))
 
 
 def assert_shows(page: Any, fitted: FastSHAP, row: pd.DataFrame, output: int = 1) -> None:
-    """The page has the library's numbers for one row, and they add up."""
+    """Assert that the page shows the library's numbers for one row, and that they add up."""
     expected = fitted(row, errors=True)
     found, off = bars(page), bars(page, "error")
     for i, name in enumerate(expected.feature_names):
@@ -176,5 +176,5 @@ def assert_shows(page: Any, fitted: FastSHAP, row: pd.DataFrame, output: int = 1
 
 
 def fits(page: Any) -> bool:
-    """Whether nothing is wider than the window."""
+    """Return whether nothing is wider than the window."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))

@@ -1,4 +1,4 @@
-"""Servers that tests start, and requests to them."""
+"""Start servers for tests, and send requests to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass
 class Server:
-    """A running ``fastshapley serve``: its port, its process and what it has logged."""
+    """A running ``fastshapley serve``: its port, its process and its log."""
 
     port: int
     process: subprocess.Popen[str]
@@ -28,12 +28,13 @@ class Server:
 
     @property
     def url(self) -> str:
+        """Address of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def ask(
         self, path: str, body: Any = None, *, method: str | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, Any]:
-        """The status and the JSON, or else the bytes, of an answer; a body of bytes is sent as it is."""
+        """Send one request on a connection of its own. See `ask`."""
         connection = self.connect()
         try:
             return ask(connection, path, body, method=method, headers=headers)
@@ -41,14 +42,15 @@ class Server:
             connection.close()
 
     def connect(self) -> http.client.HTTPConnection:
+        """Return a new connection."""
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def memory(self) -> int:
-        """Bytes that the process holds."""
+        """Return the memory of the process, in bytes."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", text)
-        assert found
-        return 1024 * int(found[1])
+        match = re.search(r"VmRSS:\s+(\d+) kB", text)
+        assert match
+        return 1024 * int(match[1])
 
 
 def ask(
@@ -59,6 +61,10 @@ def ask(
     method: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> tuple[int, Any]:
+    """Send a request, and return the status and the parsed JSON, or the bytes if the answer is not JSON.
+
+    A body of bytes is sent unchanged. Other bodies are sent as JSON.
+    """
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     connection.request(method or ("GET" if body is None else "POST"), path, data, headers or {})
     response = connection.getresponse()
@@ -70,29 +76,24 @@ def ask(
 
 @contextmanager
 def serving(*arguments: str | os.PathLike[str], environment: dict[str, str] | None = None) -> Iterator[Server]:
-    """A server on a free port, until the end of the block."""
-    command = [
-        sys.executable,
-        "-m",
-        "fastshapley",
-        "serve",
-        *(os.fspath(argument) for argument in arguments),
-        "--port",
-        "0",
-    ]
+    """Run a server on a free port until the end of the block."""
+    options = [os.fspath(argument) for argument in arguments]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
+        [sys.executable, "-m", "fastshapley", "serve", *options, "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
     )
     assert process.stderr is not None
     server = Server(0, process)
     for line in process.stderr:
         assert line.startswith("{"), line + process.stderr.read()
         server.log.append(json.loads(line))
-        if found := re.search(r"running on http://[^:]+:(\d+)", server.log[-1]["message"]):
-            server.port = int(found[1])
+        if match := re.search(r"running on http://[^:]+:(\d+)", server.log[-1]["message"]):
+            server.port = int(match[1])
             break
     assert server.port, f"the server ended with {process.wait()}"
-    reader = threading.Thread(target=_read, args=(process, server.log))
+    reader = threading.Thread(target=_read_log, args=(process, server.log))
     reader.start()
     try:
         yield server
@@ -109,18 +110,19 @@ def serving(*arguments: str | os.PathLike[str], environment: dict[str, str] | No
             process.stderr.close()
 
 
-def until(condition: Any, seconds: float = 60.0) -> None:
-    """Wait for something to be so."""
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until a condition is true."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come to be"
+        assert time.monotonic() < end, f"the condition was not true within {seconds:g} seconds"
         time.sleep(0.05)
 
 
-def _read(process: subprocess.Popen[str], log: list[dict[str, Any]]) -> None:
+def _read_log(process: subprocess.Popen[str], log: list[dict[str, Any]]) -> None:
+    """Read the log to its end. A full pipe would stop the server."""
     assert process.stderr is not None
-    for line in process.stderr:  # to the end: a pipe that nobody empties would stop the server
+    for line in process.stderr:
         try:
             log.append(json.loads(line))
         except json.JSONDecodeError:
-            log.append({"message": line, "trace": "a line that is no JSON"})
+            log.append({"message": line, "trace": "this line is not JSON"})

@@ -310,10 +310,10 @@ def test_parsing_imports_no_torch() -> None:
 def test_nothing_is_written_over_what_is_read(grouped: Path, tmp_path: Path, capsys: Told) -> None:
     held = grouped.read_bytes()
     assert main(["export", str(grouped), "-o", str(grouped)]) == 1
-    assert "which is read too: name another file" in capsys.readouterr().err
+    assert "which is also an input: choose another file" in capsys.readouterr().err
     assert grouped.read_bytes() == held
     rows = tmp_path / "rows.csv"
     rows.write_text("a\n1\n2\n")
     assert main(["fit", "math:sin", str(rows), "-o", str(rows), "--quiet"]) == 1
-    assert "which is read too: name another file" in capsys.readouterr().err
+    assert "which is also an input: choose another file" in capsys.readouterr().err
     assert rows.read_text() == "a\n1\n2\n"

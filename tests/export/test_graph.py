@@ -1,4 +1,4 @@
-"""An exported explainer, run with no torch."""
+"""An exported explainer, which runs without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 from problems import explainer, records
 from small_images import X as IMAGES
-from small_images import explainer as image_explainer
 
 from fastshapley import FastSHAP
 from fastshapley.errors import FileFormatError, InputError
@@ -23,6 +22,7 @@ from fastshapley.export.graph import Graph
 
 @pytest.fixture(scope="module")
 def table(exported: Any) -> tuple[pd.DataFrame, Any]:
+    """The data and the model."""
     return exported.X, exported.explainer.model
 
 
@@ -43,15 +43,15 @@ def graph(path: Path) -> Graph:
     return Graph(path)
 
 
-def test_rows_of_json_are_encoded_as_the_schema_does(graph: Graph, fitted: FastSHAP, table: Any) -> None:
+def test_rows_of_json_are_encoded_as_in_the_library(graph: Graph, fitted: FastSHAP, table: Any) -> None:
     X = table[0]
     expected = fitted.schema_.encode(X)[:].numpy()
-    np.testing.assert_allclose(graph.encode(records(X)), expected, rtol=1e-9)  # JSON has ten digits
+    np.testing.assert_allclose(graph.encode(records(X)), expected, rtol=1e-9)  # The JSON has ten digits.
     lists = [list(row.values()) for row in records(X)]
     np.testing.assert_array_equal(graph.encode(lists), graph.encode(records(X)))
 
 
-def test_values_are_the_explainers(graph: Graph, fitted: FastSHAP, table: Any) -> None:
+def test_values_are_those_of_the_explainer(graph: Graph, fitted: FastSHAP, table: Any) -> None:
     X = table[0][:50]
     found = graph(graph.encode(records(X)))
     expected = fitted(X, errors=True)
@@ -62,7 +62,7 @@ def test_values_are_the_explainers(graph: Graph, fitted: FastSHAP, table: Any) -
     np.testing.assert_allclose(found["predictions"], total, atol=1e-5)
 
 
-def test_what_it_is_about(graph: Graph, fitted: FastSHAP) -> None:
+def test_names_and_report_are_those_of_the_explainer(graph: Graph, fitted: FastSHAP) -> None:
     assert graph.columns == graph.players == ["age", "income", "job", "city", "member"]
     assert graph.output_names == ["0", "1"]
     assert fitted.report_ is not None
@@ -70,7 +70,7 @@ def test_what_it_is_about(graph: Graph, fitted: FastSHAP) -> None:
     assert graph.image_shape is None
 
 
-def test_categories_that_were_not_there_are_missing(
+def test_unseen_categories_are_treated_as_missing(
     graph: Graph, table: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = records(table[0][:1])[0]
@@ -82,15 +82,15 @@ def test_categories_that_were_not_there_are_missing(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"age": "old"}, "row 1 has 'old' in column 'age', where a number is expected"),
-        ({"age": float("inf")}, "row 1 has inf in column 'age', where a finite number is expected"),
-        ({"age": 10**400}, "row 1 has a number beyond what a float can hold"),
-        ({"age": [1]}, r"row 1 has \[1\] in column 'age', where a number is expected"),
-        ({"job": {}}, r"row 1 has {} in column 'job', where a category is expected"),
-        ({"colour": 1}, r"row 1 has columns that are not known: \['colour'\]"),
+        ({"age": "old"}, "row 1 has 'old' in column 'age', but a number is expected"),
+        ({"age": float("inf")}, "row 1 has inf in column 'age', but a finite number is expected"),
+        ({"age": 10**400}, "row 1 has a number that is too large for a float"),
+        ({"age": [1]}, r"row 1 has \[1\] in column 'age', but a number is expected"),
+        ({"job": {}}, r"row 1 has {} in column 'job', but a category is expected"),
+        ({"colour": 1}, r"row 1 has unknown columns: \['colour'\]"),
     ],
 )
-def test_bad_values(change: dict[str, Any], message: str, graph: Graph, table: Any) -> None:
+def test_bad_values_are_refused(change: dict[str, Any], message: str, graph: Graph, table: Any) -> None:
     row = records(table[0][:1])[0]
     with pytest.raises(InputError, match=message):
         graph.encode([row, {**row, **change}])
@@ -100,12 +100,12 @@ def test_bad_values(change: dict[str, Any], message: str, graph: Graph, table: A
     ("row", "message"),
     [
         ({"age": 1}, r"row 0 lacks the columns \['income', 'job', 'city', 'member'\]"),
-        ([1, 2], "row 0 has 2 values where 5 are expected"),
+        ([1, 2], "row 0 has 2 values, but the table has 5 columns"),
         ("12345", "row 0 is a str"),
         (3, "row 0 is a int"),
     ],
 )
-def test_bad_rows(row: Any, message: str, graph: Graph) -> None:
+def test_bad_rows_are_refused(row: Any, message: str, graph: Graph) -> None:
     with pytest.raises(InputError, match=message):
         graph.encode([row])
 
@@ -115,25 +115,25 @@ def test_encoded_rows_are_checked(graph: Graph, table: Any) -> None:
     np.testing.assert_array_equal(graph.check(rows), rows)
     for place, value, message in (
         (0, np.inf, "rows must be finite"),
-        (2, 3, "column 'job' has categories: pass their codes, 0 to 2"),
-        (2, -1, "column 'job' has categories"),
-        (3, 0.5, "column 'city' has categories"),
+        (2, 3, "column 'job' is categorical: pass its codes, 0 to 2"),
+        (2, -1, "column 'job' is categorical"),
+        (3, 0.5, "column 'city' is categorical"),
     ):
         bad = rows.copy()
         bad[1, place] = value
         with pytest.raises(InputError, match=message):
             graph.check(bad)
-    with pytest.raises(InputError, match=r"rows must be of shape \(n, 5\)"):
+    with pytest.raises(InputError, match=r"rows must have shape \(n, 5\)"):
         graph.check(rows[:, :4])
 
 
-def test_rows_that_are_not_encoded(graph: Graph) -> None:
+def test_rows_that_are_not_encoded_are_refused(graph: Graph) -> None:
     for rows in (np.zeros((2, 5), dtype=np.float32), np.zeros((2, 3))):
-        with pytest.raises(InputError, match=r"rows must be float64 \(2, 5\), and are float(32|64) \(2, [35]\)"):
+        with pytest.raises(InputError, match=r"rows must be float64 \(2, 5\), but are float(32|64) \(2, [35]\)"):
             graph(rows)
 
 
-def test_an_example_is_a_row_in_the_middle(graph: Graph, table: Any) -> None:
+def test_the_example_is_a_typical_row(graph: Graph, table: Any) -> None:
     row, outputs = graph.example()
     assert outputs is None
     np.testing.assert_array_equal(graph.check(row), row)
@@ -141,41 +141,39 @@ def test_an_example_is_a_row_in_the_middle(graph: Graph, table: Any) -> None:
     assert np.isfinite(graph(row)["shap_values"]).all()
 
 
-def test_a_graph_does_not_tell_where_it_was_made(path: Path) -> None:
+def test_the_file_contains_no_paths_of_the_machine_that_wrote_it(path: Path) -> None:
     for word in (b'File "', b"site-packages", b"/src/", b"stack_trace"):
         assert word not in path.read_bytes()
 
 
-def test_bytes_of_a_graph_are_one_too(graph: Graph, path: Path) -> None:
+def test_a_graph_can_be_read_from_bytes(graph: Graph, path: Path) -> None:
     same = Graph(path.read_bytes())
     assert same.about == graph.about
     with pytest.raises(FileFormatError, match="the graph is cut short"):
         Graph(path.read_bytes()[:-100])
 
 
-def test_categories(graph: Graph) -> None:
+def test_categorical_columns_have_categories(graph: Graph) -> None:
     assert graph.categories("job") == ["chef", "clerk", "nurse"]
     assert graph.categories("age") is None
 
 
-def test_no_rows(graph: Graph) -> None:
+def test_no_rows_give_no_values(graph: Graph) -> None:
     assert graph(graph.encode([]))["shap_values"].shape == (0, 5, 2)
 
 
-def test_images(tmp_path: Path) -> None:
-    fitted = image_explainer().fit(IMAGES)
-    fitted.export_onnx(tmp_path / "digits.onnx")
-    graph = Graph(tmp_path / "digits.onnx")
+def test_images_are_explained(image_graph: Path, image_explainer: FastSHAP) -> None:
+    graph = Graph(image_graph)
     assert graph.image_shape == (1, 8, 8)
     found = graph(graph.encode(IMAGES[:3].tolist()))["shap_values"]
-    expected = fitted.shap_values(IMAGES[:3])
+    expected = image_explainer.shap_values(IMAGES[:3])
     np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=1e-5)
     for bad in ([[1.0, 2.0]], [[["a"]]], [[[1.0], [1.0, 2.0]]]):
         with pytest.raises(InputError, match="images"):
             graph.encode(bad)
 
 
-def test_a_game_of_the_model_needs_its_outputs(table: Any, tmp_path: Path) -> None:
+def test_explainers_of_the_model_itself_need_its_outputs(table: Any, tmp_path: Path) -> None:
     X, model = table
     fitted = explainer(model, value_function="baseline").fit(X)
     fitted.export_onnx(tmp_path / "baseline.onnx")
@@ -183,21 +181,21 @@ def test_a_game_of_the_model_needs_its_outputs(table: Any, tmp_path: Path) -> No
     rows = graph.encode(records(X[:5]))
     found = graph(rows, model.predict_proba(X[:5]))["shap_values"]
     np.testing.assert_allclose(found, fitted(X[:5]).values, atol=1e-5)
-    with pytest.raises(InputError, match=r"needs the model's outputs too, of shape \(5, 2\)"):
+    with pytest.raises(InputError, match=r"needs the model's outputs: pass outputs of shape \(5, 2\)"):
         graph(rows)
 
 
-def test_files_that_are_none(path: Path, tmp_path: Path) -> None:
+def test_missing_and_damaged_files_are_errors(path: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="does not exist"):
         Graph(tmp_path / "nothing.onnx")
     (tmp_path / "short.onnx").write_bytes(path.read_bytes()[:1000])
-    (tmp_path / "text.onnx").write_text("no graph")
+    (tmp_path / "text.onnx").write_text("not a graph")
     for name in ("short.onnx", "text.onnx"):
-        with pytest.raises(FileFormatError, match="is cut short, damaged or no ONNX graph"):
+        with pytest.raises(FileFormatError, match="is cut short, damaged or not an ONNX graph"):
             Graph(tmp_path / name)
 
 
-def test_it_needs_neither_torch_nor_pandas(path: Path, table: Any, tmp_path: Path) -> None:
+def test_a_graph_imports_neither_torch_nor_pandas(path: Path, table: Any, tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps(records(table[0][:3])))
     script = """
         import json, sys

@@ -1,4 +1,4 @@
-"""A frame goes out, an explanation comes back."""
+"""The client: it sends a table and returns an explanation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import shap
 from problems import explainer
 from servers import Server, serving
 from small_images import X as IMAGES
-from small_images import explainer as image_explainer
 
+from fastshapley import FastSHAP
 from fastshapley.client import Client
 from fastshapley.errors import InputError, ServerError
 
@@ -23,32 +23,29 @@ pytest.importorskip("uvicorn", reason="needs the serve extra")
 
 
 @pytest.fixture(scope="module")
-def images() -> Any:
-    return image_explainer().fit(IMAGES)
-
-
-@pytest.fixture(scope="module")
 def regression() -> Any:
+    """An explainer with one output, and its data."""
     X = np.random.default_rng(0).normal(size=(300, 3))
     return explainer(lambda rows: rows @ np.array([1.0, -2.0, 0.5])).fit(X), X
 
 
 @pytest.fixture(scope="module")
 def server(
-    exported: Any, images: Any, regression: Any, tmp_path_factory: pytest.TempPathFactory
+    exported: Any,
+    image_graph: Path,
+    baseline_graph: Path,
+    regression: Any,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
-    folder: Path = tmp_path_factory.mktemp("client")
-    images.export_onnx(folder / "digits.onnx")
-    regression[0].export_onnx(folder / "regression.onnx")
-    explainer(exported.explainer.model, value_function="baseline").fit(exported.X).export_onnx(
-        folder / "baseline.onnx"
-    )
-    files = [folder / name for name in ("digits.onnx", "regression.onnx", "baseline.onnx")]
-    with serving(exported.graph, *files, "--max-rows", "1000") as running:
+    """A server with four models."""
+    file: Path = tmp_path_factory.mktemp("client") / "regression.onnx"
+    regression[0].export_onnx(file)
+    with serving(exported.graph, image_graph, baseline_graph, file, "--max-rows", "1000") as running:
         yield running
 
 
 def assert_same(found: shap.Explanation, expected: shap.Explanation) -> None:
+    """Assert that two explanations have the same numbers."""
     for name in ("values", "base_values", "error_std"):
         left, right = getattr(found, name), getattr(expected, name)
         assert (left is None) == (right is None), name
@@ -56,7 +53,7 @@ def assert_same(found: shap.Explanation, expected: shap.Explanation) -> None:
             np.testing.assert_allclose(left, right, atol=1e-5)
 
 
-def test_a_frame_with_categories_and_gaps(server: Server, exported: Any) -> None:
+def test_a_table_with_categories_and_missing_values(server: Server, exported: Any) -> None:
     X = exported.X[:50]
     found = Client(server.url, "people").explain(X)
     expected = exported.explainer(X, errors=True)
@@ -65,20 +62,20 @@ def test_a_frame_with_categories_and_gaps(server: Server, exported: Any) -> None
     assert found.output_names == expected.output_names
     np.testing.assert_array_equal(found.data, expected.data)
     np.testing.assert_array_equal(found.display_data[:, 2:4], expected.display_data[:, 2:4])
-    turned = Client(server.url, "people").explain(X[X.columns[::-1]])
-    np.testing.assert_array_equal(turned.data, found.data)
-    assert_same(turned, found)
+    reversed_columns = Client(server.url, "people").explain(X[X.columns[::-1]])
+    np.testing.assert_array_equal(reversed_columns.data, found.data)
+    assert_same(reversed_columns, found)
     shap.plots.waterfall(found[0, :, 1], show=False)
 
 
-def test_more_rows_than_the_server_takes_at_once(server: Server, exported: Any) -> None:
+def test_many_rows_are_sent_in_several_requests(server: Server, exported: Any) -> None:
     X = pd.concat([exported.X] * 6, ignore_index=True)
     client = Client(server.url, "people")
     np.testing.assert_allclose(client.explain(X).values[-400:], exported.explainer(exported.X).values, atol=1e-5)
     np.testing.assert_allclose(client.predict(X)[:400], client.predict(exported.X))
 
 
-def test_a_server_that_takes_less_at_once(exported: Any) -> None:
+def test_requests_are_halved_if_the_server_refuses_them_as_too_large(exported: Any) -> None:
     with serving(exported.graph, "--max-body", "3000") as server:
         client = Client(server.url)
         found = client.explain(exported.X[:100])
@@ -87,12 +84,12 @@ def test_a_server_that_takes_less_at_once(exported: Any) -> None:
         Client(server.url).explain(exported.X[:2])
 
 
-def test_a_refusal_of_a_large_body_is_heard(server: Server) -> None:
+def test_the_reason_is_read_when_a_large_body_is_refused(server: Server) -> None:
     with pytest.raises(ServerError, match="answered 404: there is no such model"):
         Client(server.url, "nobody").explain(np.random.default_rng(0).normal(size=(1000, 90)))
 
 
-def test_arrays_and_one_output(server: Server, regression: Any) -> None:
+def test_an_array_and_a_model_with_one_output(server: Server, regression: Any) -> None:
     fitted, X = regression
     found = Client(server.url, "regression").explain(X[:9])
     assert found.values.shape == (9, 3)
@@ -100,50 +97,52 @@ def test_arrays_and_one_output(server: Server, regression: Any) -> None:
     np.testing.assert_array_equal(found.data, X[:9])
 
 
-def test_images(server: Server, images: Any) -> None:
+def test_images_are_explained_on_their_grid(server: Server, image_explainer: FastSHAP) -> None:
     found = Client(server.url, "digits").explain(IMAGES[:3])
-    expected = images(IMAGES[:3])
+    expected = image_explainer(IMAGES[:3], errors=True)
+    np.testing.assert_allclose(found.error_std, expected.error_std, atol=1e-5)
     np.testing.assert_allclose(found.values, expected.values, atol=1e-5)
     np.testing.assert_allclose(found.data, expected.data)
     shap.image_plot(found, show=False)
 
 
-def test_a_game_of_the_model(server: Server, exported: Any) -> None:
+def test_outputs_of_the_model_are_sent_if_the_explainer_needs_them(server: Server, exported: Any) -> None:
     X, client = exported.X[:5], Client(server.url, "baseline")
-    outputs = exported.explainer.model.predict_proba(X)
+    probabilities = exported.explainer.model.predict_proba(X)
+    outputs = np.log(probabilities / (1 - probabilities))
     found = client.explain(X, outputs)
     np.testing.assert_allclose(client.predict(X, outputs), outputs)
     np.testing.assert_allclose(found.values.sum(1) + found.base_values, outputs, atol=1e-5)
-    with pytest.raises(InputError, match="answered 400: this model's values need its outputs too"):
+    with pytest.raises(InputError, match="answered 400: this model also needs its own outputs"):
         client.explain(X)
 
 
-def test_models(server: Server) -> None:
+def test_the_model_must_be_named_if_there_are_several(server: Server) -> None:
     assert Client(server.url, "people").models() == ["baseline", "digits", "people", "regression"]
-    with pytest.raises(InputError, match="pass model=: the server has"):
+    with pytest.raises(InputError, match=r"the server has the models .*: pass model="):
         Client(server.url)
     with pytest.raises(ServerError, match="answered 404: there is no such model"):
         Client(server.url, "no body").explain(pd.DataFrame({"a": [1]}))
 
 
-def test_what_the_server_refuses_is_told(server: Server, exported: Any) -> None:
+def test_bad_rows_are_refused_with_a_reason(server: Server, exported: Any) -> None:
     with pytest.raises(InputError, match="row 0 lacks the column \\['job'\\]"):
         Client(server.url, "people").explain(exported.X[:1].drop(columns="job"))
     with pytest.raises(InputError, match="X has no rows"):
         Client(server.url, "people").explain(exported.X[:0])
     with pytest.raises(InputError, match="X must be a table or images"):
         Client(server.url, "people").explain(np.zeros(5))
-    with pytest.raises(InputError, match="X has something that JSON has no word for"):
+    with pytest.raises(InputError, match="X has a value that JSON cannot hold"):
         Client(server.url, "regression").explain(np.full((1, 3), np.inf))
-    with pytest.raises(InputError, match="X has columns of the same name"):
+    with pytest.raises(InputError, match="X has several columns with the same name"):
         Client(server.url, "people").explain(pd.concat([exported.X, exported.X], axis=1))
-    with pytest.raises(InputError, match="outputs has 2 rows where X has 5"):
+    with pytest.raises(InputError, match="outputs has 2 rows, but X has 5"):
         Client(server.url, "baseline").explain(exported.X[:5], np.zeros((2, 2)))
 
 
-def test_a_token_and_one_model(exported: Any) -> None:
+def test_a_token_is_sent_and_the_only_model_is_chosen(exported: Any) -> None:
     with serving(exported.graph, environment={"FASTSHAPLEY_TOKEN": "sésame\n"}) as server:
-        for token in ("sésame", "sésame\n"):  # as a file has it
+        for token in ("sésame", "sésame\n"):  # A file may end with a newline.
             assert Client(server.url, token=token).model == "people"
         with pytest.raises(InputError, match="token has characters that are not printable"):
             Client(server.url, token="sés\name")
@@ -151,7 +150,7 @@ def test_a_token_and_one_model(exported: Any) -> None:
             Client(server.url)
 
 
-def test_nobody_there() -> None:
+def test_a_missing_server_or_a_bad_address_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(ServerError, match="does not answer"):

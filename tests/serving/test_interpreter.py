@@ -1,4 +1,4 @@
-"""Exported graphs in a real browser: the page's interpreter against onnxruntime."""
+"""Exported graphs in a real browser: the page's interpreter has the same results as onnxruntime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import small_images
 import torch
-from browser import interpreter, playwright, ran, same
+from browser import assert_same_as_onnxruntime, interpreter, playwright, run_in_browser
 from problems import explainer, numbers, records
 from sklearn.datasets import load_iris
 from torch import nn
@@ -25,34 +25,35 @@ pytest.importorskip("onnxscript", reason="needs the onnx extra")
 
 @pytest.fixture(scope="module")
 def script(browser: Any) -> Iterator[Any]:
+    """A page with the scripts that run graphs."""
     with interpreter(browser) as page:
         yield page
 
 
-def test_tables_with_gaps_and_categories(script: Any, exported: Any) -> None:
+def test_tables_with_missing_values_and_categories(script: Any, exported: Any) -> None:
     graph = Graph(exported.graph)
     rows = graph.encode(records(exported.X[:40]))
     assert np.isnan(rows).any()
-    same(script, exported.graph.read_bytes(), 1e-6, rows=rows)
-    same(script, exported.graph.read_bytes(), 1e-6, rows=rows[:1])
+    assert_same_as_onnxruntime(script, exported.graph.read_bytes(), 1e-6, rows=rows)
+    assert_same_as_onnxruntime(script, exported.graph.read_bytes(), 1e-6, rows=rows[:1])
 
 
-def test_links_and_groups(script: Any, groups_graph: Path, exported: Any) -> None:
+def test_a_graph_with_a_link_and_groups(script: Any, groups_graph: Path, exported: Any) -> None:
     rows = Graph(groups_graph).encode(records(exported.X[:40]))
-    same(script, groups_graph.read_bytes(), 1e-6, rows=rows)
+    assert_same_as_onnxruntime(script, groups_graph.read_bytes(), 1e-6, rows=rows)
 
 
-def test_several_classes(script: Any, iris_graph: Path) -> None:
-    same(script, iris_graph.read_bytes(), 1e-6, rows=load_iris().data[::10])
+def test_a_graph_with_several_classes(script: Any, iris_graph: Path) -> None:
+    assert_same_as_onnxruntime(script, iris_graph.read_bytes(), 1e-6, rows=load_iris().data[::10])
 
 
-def test_a_game_of_the_model(script: Any, baseline_graph: Path, exported: Any) -> None:
+def test_a_graph_that_needs_the_outputs_of_the_model(script: Any, baseline_graph: Path, exported: Any) -> None:
     rows = Graph(baseline_graph).encode(records(exported.X[:10]))
     outputs = np.random.default_rng(0).normal(size=(10, 2))
-    same(script, baseline_graph.read_bytes(), 1e-6, rows=rows, outputs=outputs)
+    assert_same_as_onnxruntime(script, baseline_graph.read_bytes(), 1e-6, rows=rows, outputs=outputs)
 
 
-def test_a_network_of_the_users(script: Any, tmp_path: Path) -> None:
+def test_a_network_that_the_user_defines(script: Any, tmp_path: Path) -> None:
     X = numbers(300)
     layers = [nn.LayerNorm(8), nn.GELU(), nn.BatchNorm1d(8), nn.LeakyReLU(), nn.Softplus(), nn.Softmax(1), nn.ELU()]
     layers += [nn.Linear(8, 8, bias=False), nn.Hardtanh(), nn.SELU(), nn.PReLU(), nn.Mish(), nn.LogSoftmax(1)]
@@ -71,18 +72,20 @@ def test_a_network_of_the_users(script: Any, tmp_path: Path) -> None:
 
     fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1], network=Attending()).fit(X)
     fitted.export_onnx(tmp_path / "graph.onnx")
-    same(script, (tmp_path / "graph.onnx").read_bytes(), 1e-6, rows=X[:20])
+    assert_same_as_onnxruntime(script, (tmp_path / "graph.onnx").read_bytes(), 1e-6, rows=X[:20])
 
 
-def test_images(script: Any, image_graph: Path) -> None:
-    same(script, image_graph.read_bytes(), 1e-4, rows=small_images.X[:3].numpy())
+def test_a_graph_for_images(script: Any, image_graph: Path) -> None:
+    assert_same_as_onnxruntime(script, image_graph.read_bytes(), 1e-4, rows=small_images.X[:3].numpy())
 
 
-def test_segments_and_a_network_from_scratch(script: Any, tmp_path: Path) -> None:
+def test_superpixels_of_any_shape_and_a_unet(script: Any, tmp_path: Path) -> None:
     players = Superpixels(segmentation=small_images.BINS + 4 * np.tri(8, dtype=int))
     fitted = small_images.explainer(players=players, network=UNet(width=4), link="logit").fit(small_images.X)
     fitted.export_onnx(tmp_path / "graph.onnx")
-    same(script, (tmp_path / "graph.onnx").read_bytes(), 1e-4, rows=small_images.X[:3].numpy())
+    assert_same_as_onnxruntime(
+        script, (tmp_path / "graph.onnx").read_bytes(), 1e-4, rows=small_images.X[:3].numpy()
+    )
 
 
 @pytest.mark.usefixtures("seeded")
@@ -92,10 +95,10 @@ def test_a_residual_network(script: Any, tmp_path: Path) -> None:
     recipe = replace(small_images.QUICK, surrogate=(brief,), explainer=brief)
     fitted = small_images.explainer(CifarResNet(8).eval(), recipe=recipe).fit(X)
     fitted.export_onnx(tmp_path / "graph.onnx")
-    same(script, (tmp_path / "graph.onnx").read_bytes(), 1e-4, rows=X[:2].numpy())
+    assert_same_as_onnxruntime(script, (tmp_path / "graph.onnx").read_bytes(), 1e-4, rows=X[:2].numpy())
 
 
-def test_damaged_graphs_are_told(script: Any, exported: Any) -> None:
-    for data in (exported.graph.read_bytes()[:1000], b"no graph", b""):
-        with pytest.raises(playwright.Error, match=r"cut short or damaged|no ONNX graph"):
-            ran(script, data)
+def test_damaged_graphs_are_errors(script: Any, exported: Any) -> None:
+    for data in (exported.graph.read_bytes()[:1000], b"not a graph", b""):
+        with pytest.raises(playwright.Error, match=r"cut short or damaged|not an ONNX graph"):
+            run_in_browser(script, data)

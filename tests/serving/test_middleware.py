@@ -1,4 +1,4 @@
-"""What every request goes through, whatever its handler does. Over HTTP it is in test_serving_app and _faults."""
+"""What every request passes through. test_app and test_faults test it over HTTP."""
 
 from __future__ import annotations
 
@@ -13,23 +13,20 @@ pytest.importorskip("starlette", reason="needs the serve extra")
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fastshapley.serving.counters import Metrics
-from fastshapley.serving.middleware import Answer, Guard, Limits, Refusal
+from fastshapley.serving.middleware import RequestMiddleware
+from fastshapley.serving.model_store import ModelStore
+from fastshapley.serving.request import Limits, ServerRequest
+from fastshapley.serving.responses import JsonResponse, RequestError
+from fastshapley.serving.state import ServerState
 
 
-def guard(limits: Limits | None = None, **options: Any) -> Guard:
-    return Guard(limits or Limits(), Metrics(), ["people"], **options)
+def middleware(limits: Limits | None = None, **options: Any) -> RequestMiddleware:
+    return RequestMiddleware(ServerState(ModelStore({}), limits or Limits(), {}), **options)
 
 
-def request(*parts: bytes, headers: dict[bytes, bytes] | None = None) -> Request:
-    """One whose body comes in parts, and whose client then leaves."""
-    messages: list[dict[str, Any]] = [
-        {"type": "http.request", "body": part, "more_body": place < len(parts)}
-        for place, part in enumerate(parts, start=1)
-    ]
-
+def request(headers: dict[bytes, bytes] | None = None) -> Request:
     async def receive() -> dict[str, Any]:
-        return messages.pop(0) if messages else {"type": "http.disconnect"}
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     scope = {
         "type": "http",
@@ -37,31 +34,35 @@ def request(*parts: bytes, headers: dict[bytes, bytes] | None = None) -> Request
         "path": "/somewhere",
         "headers": list((headers or {}).items()),
         "client": ("127.0.0.1", 1),
-        "path_params": {"name": "people"},
     }
     return Request(scope, receive)
 
 
-def test_an_unforeseen_error_is_logged_but_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    async def broken(request: Request) -> Response:
+async def answer(request: ServerRequest) -> Response:
+    return JsonResponse({"a": 1})
+
+
+async def wait_forever(request: ServerRequest) -> Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def test_an_unexpected_error_is_logged_but_not_sent(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(request: ServerRequest) -> Response:
         raise RuntimeError("/home/secret")
 
-    response = asyncio.run(guard().open("explain", broken)(request(b"")))
+    response = asyncio.run(middleware().public("explain", broken)(request(), "people"))
     assert (response.status_code, json.loads(bytes(response.body))) == (500, {"error": "internal error"})
-    (logged,) = [entry for entry in caplog.records if entry.exc_info]
-    assert "/home/secret" in str(logged.exc_info)
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert "/home/secret" in str(record.exc_info)
 
 
-def test_who_takes_too_long_is_stopped() -> None:
-    async def slow(request: Request) -> Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
+def test_a_request_that_takes_too_long_is_answered_with_408() -> None:
     async def run() -> Response:
-        late = guard(Limits(seconds=0.05))
-        watch = asyncio.create_task(late.stop_the_late())
-        response = await late.open("explain", slow)(request(b""))
-        watch.cancel()
+        limited = middleware(Limits(seconds=0.05))
+        watching = asyncio.create_task(limited.cancel_overdue())
+        response = await limited.public("explain", wait_forever)(request(), "people")
+        watching.cancel()
         return response
 
     response = asyncio.run(run())
@@ -70,13 +71,9 @@ def test_who_takes_too_long_is_stopped() -> None:
     assert "more than 0.05 seconds" in json.loads(bytes(response.body))["error"]
 
 
-def test_who_is_cancelled_by_others_is_cancelled() -> None:
-    async def slow(request: Request) -> Response:
-        await asyncio.Event().wait()
-        raise AssertionError
-
+def test_a_request_that_others_cancel_stays_cancelled() -> None:
     async def run() -> None:
-        task = asyncio.create_task(guard().open("explain", slow)(request(b"")))
+        task = asyncio.create_task(middleware().public("explain", wait_forever)(request(), "people"))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -85,42 +82,44 @@ def test_who_is_cancelled_by_others_is_cancelled() -> None:
     asyncio.run(run())
 
 
+def test_handlers_get_the_name_of_the_model_and_the_limits() -> None:
+    received: list[ServerRequest] = []
+
+    async def record(request: ServerRequest) -> Response:
+        received.append(request)
+        return JsonResponse({})
+
+    limits = Limits(body=3)
+    asyncio.run(middleware(limits).public("explain", record)(request(), "people"))
+    assert [(one.model_name, one.limits) for one in received] == [("people", limits)]
+
+
 @pytest.mark.parametrize(
-    ("parts", "promised", "expected"),
-    [
-        ((b"ab", b"cd"), b"4", b"abcd"),
-        ((b"abcd", b"efgh"), b"8", b"abcdefgh"),
-        ((b"abcd", b"efghi"), b"", 413),  # nothing was said of its length
-        ((b"a", b"b"), b"9", 413),  # it is not waited for
-    ],
+    ("header", "status"),
+    [(None, 401), (b"Bearer wrong", 401), (b"Basic secret", 401), (b"Bearer secret", 200), (b"bearer secret", 200)],
 )
-def test_a_body_is_read_as_far_as_it_may_go(
-    parts: tuple[bytes, ...], promised: bytes, expected: bytes | int
-) -> None:
-    body = guard(Limits(body=8)).body(request(*parts, headers={b"content-length": promised}))
-    if isinstance(expected, bytes):
-        assert asyncio.run(body) == expected
-    else:
-        with pytest.raises(Refusal, match="more than 8 bytes") as caught:
-            asyncio.run(body)
-        assert caught.value.status == expected
+def test_protected_endpoints_need_the_token(header: bytes | None, status: int) -> None:
+    headers = {} if header is None else {b"authorization": header}
+    endpoint = middleware(token="secret").protected("explain", answer)
+    assert asyncio.run(endpoint(request(headers), "people")).status_code == status
 
 
-def test_errors_do_not_quote_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    async def talkative(request: Request) -> Response:
-        raise Refusal(400, "x" * 100_000)
-
-    with caplog.at_level(logging.WARNING, "fastshapley.requests"):
-        response = asyncio.run(guard().open("explain", talkative)(request(b"")))
-    assert len(response.body) < 1100
-    assert [entry.fields["status"] for entry in caplog.records] == [400]  # type: ignore[attr-defined]
+def test_without_a_token_protected_endpoints_are_public() -> None:
+    assert asyncio.run(middleware().protected("explain", answer)(request(), "people")).status_code == 200
 
 
-def test_a_good_answer_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def good(request: Request) -> Response:
-        return Answer({"a": 1})
+@pytest.mark.parametrize(("host", "status"), [(b"localhost:80", 200), (b"evil.example", 421)])
+def test_only_listed_host_names_are_answered(host: bytes, status: int) -> None:
+    endpoint = middleware(hosts=["localhost"]).public("explain", answer)
+    assert asyncio.run(endpoint(request({b"host": host}), "people")).status_code == status
+
+
+def test_only_failures_are_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(request: ServerRequest) -> Response:
+        raise RequestError(400, "x" * 100_000)
 
     with caplog.at_level(logging.INFO, "fastshapley.requests"):
-        assert asyncio.run(guard(token="x").open("explain", good)(request(b""))).body == b'{"a":1}'
-        assert asyncio.run(guard(token="x").guarded("explain", good)(request(b""))).status_code == 401
-    assert [entry.fields["status"] for entry in caplog.records] == [401]  # type: ignore[attr-defined]
+        assert asyncio.run(middleware().public("explain", answer)(request(), "people")).body == b'{"a":1}'
+        response = asyncio.run(middleware().public("explain", refuse)(request(), "people"))
+    assert len(response.body) < 1100
+    assert [record.fields["status"] for record in caplog.records] == [400]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Models from files, which may be replaced."""
+"""The models of a server, whose files may be replaced."""
 
 from __future__ import annotations
 
@@ -7,73 +7,62 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from fastshapley.errors import FileFormatError, InputError
-from fastshapley.serving import model_store as module
-from fastshapley.serving.model_store import Models, read
+from fastshapley.errors import InputError
+from fastshapley.serving.model_store import ModelStore
 
 
-def test_graphs_and_saved_explainers_are_the_same_model(exported: Any) -> None:
-    graph, saved = read("a", exported.graph).graph, read("b", exported.saved).graph
-    assert graph.about == saved.about
-    row = graph.example()[0]
-    np.testing.assert_array_equal(graph(row)["shap_values"], saved(row)["shap_values"])
+def test_models_have_the_name_of_their_file_or_a_given_name(exported: Any, tmp_path: Path) -> None:
+    arguments = [str(exported.graph), f"other={exported.graph}"]
+    assert sorted(ModelStore.from_arguments(arguments)) == ["other", "people"]
+    with_equals_sign = tmp_path / "rate=0.1.onnx"
+    shutil.copy(exported.graph, with_equals_sign)
+    assert list(ModelStore.from_arguments([f"people={with_equals_sign}"])) == ["people"]
 
 
-def test_names(exported: Any, tmp_path: Path) -> None:
-    assert sorted(Models.from_arguments([str(exported.graph), f"other={exported.graph}"])) == ["other", "people"]
-    odd = tmp_path / "rate=0.1.onnx"
-    shutil.copy(exported.graph, odd)
-    assert list(Models.from_arguments([f"people={odd}"])) == ["people"]
-    with pytest.raises(InputError, match="two models are called 'people'"):
-        Models.from_arguments([str(exported.graph), str(exported.saved)])
-    with pytest.raises(InputError, match="a model cannot be called 'a/b'"):
-        Models({"a/b": exported.graph})
+def test_names_that_are_taken_or_invalid_are_refused(exported: Any) -> None:
+    with pytest.raises(InputError, match="two models have the name 'people': pass NAME=FILE"):
+        ModelStore.from_arguments([str(exported.graph), str(exported.saved)])
+    with pytest.raises(InputError, match="'a/b' is not a name for a model"):
+        ModelStore({"a/b": exported.graph})
 
 
-def test_files_that_are_none(exported: Any, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error() -> None:
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        Models.from_arguments(["nothing.onnx"])
-    short = tmp_path / "short.fastshap"
-    short.write_bytes(exported.saved.read_bytes()[:1000])
-    with pytest.raises(FileFormatError, match=r"cannot be served: .*short\.fastshap"):
-        Models.from_arguments([str(short)])
+        ModelStore.from_arguments(["nothing.onnx"])
 
 
-def test_a_changed_file_is_read_again_and_a_bad_one_is_not(
-    exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_changed_file_is_reloaded_and_a_damaged_one_is_not(
+    exported: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.01)
     file = tmp_path / "people.onnx"
     shutil.copy(exported.graph, file)
-    models = Models({"people": file})
-    told: list[tuple[str, bool]] = []
-    models.reloaded = lambda name, well: told.append((name, well))
+    models = ModelStore({"people": file}, poll_seconds=0.01)
+    reloads: list[tuple[str, bool]] = []
 
-    async def until(count: int) -> None:
+    async def wait_for_reloads(count: int) -> None:
         for _ in range(1000):
-            if len(told) >= count:
+            if len(reloads) >= count:
                 return
             await asyncio.sleep(0.01)
-        raise AssertionError("nobody looked")
+        raise AssertionError(f"only {len(reloads)} reloads")
 
     async def main() -> None:
-        watch = asyncio.create_task(models.watch())
+        watching = asyncio.create_task(models.watch(lambda name, succeeded: reloads.append((name, succeeded))))
         first = models["people"]
         file.write_bytes(file.read_bytes()[:1000])
-        await until(1)
+        await wait_for_reloads(1)
         assert models["people"] is first
         file.unlink()
         await asyncio.sleep(0.05)
         assert models["people"] is first
         shutil.copy(exported.graph, file)
-        await until(2)
+        await wait_for_reloads(2)
         assert models["people"] is not first
         await models.close()
-        await watch
+        await watching
 
     asyncio.run(main())
-    assert told == [("people", False), ("people", True)]
-    assert "people has changed, and cannot be read: the old one goes on" in caplog.text
+    assert reloads == [("people", False), ("people", True)]
+    assert "the file of people has changed but cannot be read, the old model stays" in caplog.text

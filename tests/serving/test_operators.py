@@ -1,4 +1,4 @@
-"""Operators of the page's interpreter, one at a time, as they are used by few of the exported graphs."""
+"""Operators of the page's interpreter, one at a time: exported graphs use only some of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser import interpreter, onnx, same
+from browser import assert_same_as_onnxruntime, interpreter, onnx
 from numpy.typing import NDArray
 
 MAPS = (2, 4, 7, 6)
@@ -96,8 +96,10 @@ CASES: list[Case] = [
 ]
 
 
-def alone(name: str, attributes: dict[str, Any], inputs: tuple[Any, ...]) -> tuple[bytes, dict[str, NDArray[Any]]]:
-    """A graph of one operator whose first input is given, and the others are in it."""
+def graph_of_one_operator(
+    name: str, attributes: dict[str, Any], inputs: tuple[Any, ...]
+) -> tuple[bytes, dict[str, NDArray[Any]]]:
+    """Return a graph of one operator, and its first input. The other inputs are constants in the graph."""
     helper, arrays = onnx.helper, [None if x is None else np.asarray(x) for x in inputs]
     names = ["" if array is None else f"x{i}" for i, array in enumerate(arrays)]
     outputs = [f"y{i}" for i in range(2 if name == "Split" else 1)]
@@ -118,18 +120,19 @@ def alone(name: str, attributes: dict[str, Any], inputs: tuple[Any, ...]) -> tup
 
 @pytest.fixture(scope="module")
 def script(browser: Any) -> Iterator[Any]:
+    """A page with the scripts that run graphs."""
     with interpreter(browser) as page:
         yield page
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_operators(case: Case, script: Any) -> None:
-    graph, inputs = alone(*case)
-    same(script, graph, 1e-5, **inputs)
+def test_an_operator_has_the_same_results_as_in_onnxruntime(case: Case, script: Any) -> None:
+    graph, inputs = graph_of_one_operator(*case)
+    assert_same_as_onnxruntime(script, graph, 1e-5, **inputs)
 
 
-def test_tensors_are_read_however_they_are_written(script: Any) -> None:
-    """Numbers in the fields of their types, not as bytes."""
+def test_tensors_in_typed_fields_are_read(script: Any) -> None:
+    """A tensor may store its numbers in a field of their type instead of as bytes."""
     helper, kinds = onnx.helper, onnx.TensorProto
     constants = [
         helper.make_tensor("a", kinds.FLOAT, [2, 2], [1.5, -2.5, 3.0, 1e-3]),
@@ -146,4 +149,4 @@ def test_tensors_are_read_however_they_are_written(script: Any) -> None:
     outputs += [value(f"{t.name}_out", t.data_type, None) for t in constants[1:]]
     graph = helper.make_graph(nodes, "g", [value("x", kinds.FLOAT, [2, 2])], outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    same(script, model.SerializeToString(), 1e-7, x=floats(2, 2))
+    assert_same_as_onnxruntime(script, model.SerializeToString(), 1e-7, x=floats(2, 2))

@@ -1,4 +1,4 @@
-"""The page that shows an exported explainer, in a real browser, opened from files: there is no server."""
+"""The page without a server: opened from files in a real browser."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ pytest.importorskip("onnxscript", reason="needs the onnx extra")
 
 @pytest.fixture(scope="module")
 def people(exported: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of people."""
+    """The page of the explainer of people, with twenty example rows."""
     return page_of(exported.graph, tmp_path_factory.mktemp("page"), records(exported.X[:20]))
 
 
-def test_rows(opened: Any, people: Path, exported: Any) -> None:
+def test_example_rows_can_be_chosen(opened: Any, people: Path, exported: Any) -> None:
     page, X = opened(people), exported.X
     assert page.title() == "people · Shapley values"
     assert_shows(page, exported.explainer, X[:1])
@@ -51,25 +51,29 @@ def test_rows(opened: Any, people: Path, exported: Any) -> None:
     assert page.locator("select[data-column=job] option:checked").inner_text() == "chef"
 
 
-def test_a_slider_moves(opened: Any, people: Path, exported: Any) -> None:
+def test_a_slider_changes_the_values_but_not_the_order_of_lines(opened: Any, people: Path, exported: Any) -> None:
     page, row = opened(people), exported.X[:1].copy()
     before = list(bars(page))
     slider = page.locator("input[type=range][data-column=age]")
-    assert [slider.get_attribute(name) for name in ("min", "max", "step")] == ["18", "78", "1"]  # 1 % and 99 %
+    assert [slider.get_attribute(name) for name in ("min", "max", "step")] == [
+        "18",
+        "78",
+        "1",
+    ]  # The range is from the 1 % to the 99 % quantile.
     for age in ("30", "75"):
         slider.fill(age)
         row["age"] = int(age)
         assert_shows(page, exported.explainer, row)
         assert page.locator("input[type=number][data-column=age]").input_value() == age
-    assert list(bars(page)) == before  # lines stay where they are
+    assert list(bars(page)) == before  # The order stays.
     page.click("#again")
     assert_shows(page, exported.explainer, exported.X[:1])
 
 
-def test_values_are_typed_emptied_and_chosen(opened: Any, people: Path, exported: Any) -> None:
+def test_values_can_be_typed_cleared_and_chosen(opened: Any, people: Path, exported: Any) -> None:
     page, row = opened(people), exported.X[:1].copy()
     income = page.locator("input[type=number][data-column=income]")
-    income.fill("123.456")  # beyond the slider
+    income.fill("123.456")  # This is outside the slider's range.
     row["income"] = 123.456
     assert_shows(page, exported.explainer, row)
     income.fill("")
@@ -86,7 +90,7 @@ def test_values_are_typed_emptied_and_chosen(opened: Any, people: Path, exported
     assert_shows(page, exported.explainer, row)
 
 
-def test_by_keyboard_alone(opened: Any, people: Path) -> None:
+def test_the_page_can_be_used_with_the_keyboard_only(opened: Any, people: Path) -> None:
     page = opened(people)
     before, reached = bars(page), []
     for _ in range(20):
@@ -101,30 +105,32 @@ def test_by_keyboard_alone(opened: Any, people: Path) -> None:
     assert bars(page) != before
 
 
-def test_what_is_said_of_the_error(opened: Any, people: Path, exported: Any) -> None:
+def test_the_page_tells_how_accurate_the_values_are(opened: Any, people: Path, exported: Any) -> None:
     page, report = opened(people), exported.explainer.report_
     assert report is not None
-    said = page.locator("#certificate").inner_text().replace("\xa0", " ")
-    assert f"On {report.rows} rows that were held out" in said
-    assert f"{100 * report.sign_agreement:.1f} % of the large ones have the right sign" in said
+    text = page.locator("#accuracy").inner_text().replace("\xa0", " ")
+    assert f"On {report.rows} held-out rows" in text
+    assert f"{100 * report.sign_agreement:.1f} % of the large values have the right sign" in text
     assert report.fidelity is not None
-    assert f"accounts for {100 * report.fidelity:.1f} % of the variance" in said
-    assert page.locator("#certificate .warning").count() == len(report.warnings())
+    assert f"explains {100 * report.fidelity:.1f} % of the variance" in text
+    assert page.locator("#accuracy .warning").count() == len(report.warnings())
     assert page.locator("#scale").inner_text() == "on the scale of probabilities"
-    assert "90 % of exact values lie within the whiskers" in page.locator("#note").inner_text()
+    assert "90 % of the exact values lie within the whiskers" in page.locator("#note").inner_text()
 
 
 def test_every_control_has_a_name(opened: Any, people: Path) -> None:
     page = opened(people)
     unnamed = "(all) => all.filter((c) => !c.labels?.length && !c.ariaLabel && c.checkVisibility()).length"
     assert page.locator("input, select").evaluate_all(unnamed) == 0
-    assert page.locator("#prediction").evaluate("(e) => e.tagName") == "OUTPUT"  # which is read out when it changes
+    assert (
+        page.locator("#prediction").evaluate("(e) => e.tagName") == "OUTPUT"
+    )  # Screen readers read it when it changes.
     label = page.locator(".bar[data-player=age]").get_attribute("aria-label")
     assert label.startswith("age: ")
     assert ", plus or minus " in label
 
 
-def test_three_classes(opened: Any, iris_graph: Path, tmp_path: Path) -> None:
+def test_the_most_likely_of_three_classes_is_explained_first(opened: Any, iris_graph: Path, tmp_path: Path) -> None:
     data = load_iris(as_frame=True).data
     page = opened(page_of(iris_graph, tmp_path / "page", records(data.iloc[[0, 60, 120]])))
     graph = Graph(iris_graph)
@@ -138,7 +144,7 @@ def test_three_classes(opened: Any, iris_graph: Path, tmp_path: Path) -> None:
         )
 
 
-def test_a_game_of_the_model_asks_for_its_outputs(
+def test_the_page_asks_for_the_outputs_of_the_model_if_the_graph_needs_them(
     opened: Any, baseline_graph: Path, exported: Any, tmp_path: Path
 ) -> None:
     rows = records(exported.X[:1])
@@ -154,17 +160,19 @@ def test_a_game_of_the_model_asks_for_its_outputs(
     assert bars(page) == pytest.approx(dict(zip(graph.players, found, strict=True)), abs=1e-6)
 
 
-def test_groups_have_several_controls(opened: Any, groups_graph: Path, exported: Any, tmp_path: Path) -> None:
+def test_a_group_of_columns_has_several_controls_and_one_bar(
+    opened: Any, groups_graph: Path, exported: Any, tmp_path: Path
+) -> None:
     page = opened(page_of(groups_graph, tmp_path / "page", records(exported.X[:1])))
     line = page.locator("li", has=page.locator(".bar[data-player=work]"))
     assert line.locator("label").all_inner_texts() == ["income", "job"]
     assert line.locator("input, select").count() == 3
     total = value(page, "base") + value(page, "sum")
     assert abs(total - value(page, "prediction")) > 1e-4
-    assert "were not made to add up" in page.locator("#note").inner_text()
+    assert "do not add up to the prediction" in page.locator("#note").inner_text()
 
 
-def test_players_that_are_not_columns(opened: Any, exported: Any, tmp_path: Path) -> None:
+def test_columns_have_controls_if_players_are_not_columns(opened: Any, exported: Any, tmp_path: Path) -> None:
     graph = changed(exported.graph, lambda about: about["players"].update(owner=[]))
     page = opened(page_of(graph, tmp_path / "page", records(exported.X[:1])))
     before = bars(page)
@@ -173,7 +181,7 @@ def test_players_that_are_not_columns(opened: Any, exported: Any, tmp_path: Path
     assert bars(page) != before
 
 
-def test_names_are_text(opened: Any, exported: Any, tmp_path: Path) -> None:
+def test_html_in_names_is_shown_as_text(opened: Any, exported: Any, tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>"
 
     def rename(about: dict[str, Any]) -> None:
@@ -191,38 +199,40 @@ def test_names_are_text(opened: Any, exported: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "words"),
+    ("report", "text"),
     [
         (None, "The error of these values was not measured."),
-        ({"held_out": False, "relative_squared_error": float("nan")}, "further off than was measured here"),
-        ({"fidelity": 1.0, "surrogate_error": 0.0}, "They are values of the model itself."),
-        ({"rows": 3, "relative_squared_error": 0.25}, "off by 50.0 % of their size"),
+        ({"held_out": False, "relative_squared_error": float("nan")}, "larger error than was measured here"),
+        ({"fidelity": 1.0, "surrogate_error": 0.0}, "These values explain the model itself."),
+        ({"rows": 3, "relative_squared_error": 0.25}, "The error is 50.0 % of the size of the values"),
     ],
 )
-def test_other_reports(report: Any, words: str, opened: Any, exported: Any, tmp_path: Path) -> None:
+def test_the_text_on_accuracy_depends_on_the_report(
+    report: Any, text: str, opened: Any, exported: Any, tmp_path: Path
+) -> None:
     def change(about: dict[str, Any]) -> None:
         about["report"] = None if report is None else {**about["report"], **report}
 
     page = opened(page_of(changed(exported.graph, change), tmp_path / "page"))
-    assert words in page.locator("#certificate").inner_text().replace("\xa0", " ")
+    assert text in page.locator("#accuracy").inner_text().replace("\xa0", " ")
     assert len(bars(page)) == 5
 
 
-def test_an_operator_that_is_not_known_is_told(opened: Any, exported: Any, tmp_path: Path) -> None:
+def test_an_unsupported_operator_is_named(opened: Any, exported: Any, tmp_path: Path) -> None:
     graph = changed(exported.graph, operator="Mystery")
     page = opened(page_of(graph, tmp_path / "page"))
-    assert "does not know the operator Mystery" in page.locator("#status").inner_text()
+    assert "does not support the operator Mystery" in page.locator("#status").inner_text()
     assert page.evaluate("state.model.graph.unsupported") == ["Mystery"]
 
 
-def test_a_graph_of_another_kind_is_told(opened: Any, exported: Any, tmp_path: Path) -> None:
+def test_a_graph_that_fastshapley_did_not_export_is_an_error(opened: Any, exported: Any, tmp_path: Path) -> None:
     model = onnx.load(exported.graph)
     del model.metadata_props[:]
     page = opened(page_of(model.SerializeToString(), tmp_path / "page"))
-    assert "not one that fastshapley exported" in page.locator("#status").inner_text()
+    assert "fastshapley did not export it" in page.locator("#status").inner_text()
 
 
-def test_narrow_screens_and_dark_ones(opened: Any, people: Path) -> None:
+def test_the_page_fits_narrow_screens_and_has_a_dark_scheme(opened: Any, people: Path) -> None:
     colours = set()
     for scheme in ("light", "dark"):
         page = opened(people, viewport={"width": 360, "height": 740}, color_scheme=scheme)
@@ -231,16 +241,16 @@ def test_narrow_screens_and_dark_ones(opened: Any, people: Path) -> None:
     assert len(colours) == 2
 
 
-def test_the_servers_page_has_no_model_in_it() -> None:
+def test_the_page_of_a_server_contains_no_model() -> None:
     found = static_files()
     assert {"index.html", "page.css", "page.js", "graph.js"} <= found.keys()
     page = found["index.html"].decode()
     assert "model.js" not in page
     assert set(re.findall(r'(?:src|href)="([^:"]+)"', page)) <= found.keys()
-    assert "style=" not in page  # which the server forbids
+    assert "style=" not in page  # The server's policy forbids it.
 
 
-def test_the_folder(people: Path, exported: Any) -> None:
+def test_the_folder_has_all_files_and_no_others(people: Path, exported: Any) -> None:
     folder = people.parent
     named = re.findall(r'(?:src|href)="([^:"]+)"', people.read_text())
     assert {file.name for file in folder.iterdir()} == {*named, "index.html"}
@@ -251,7 +261,7 @@ def test_the_folder(people: Path, exported: Any) -> None:
     assert len(model["rows"]) == 20
 
 
-def test_it_needs_no_torch(exported: Any, tmp_path: Path) -> None:
+def test_writing_a_page_imports_neither_torch_nor_pandas(exported: Any, tmp_path: Path) -> None:
     script = """
         import sys
         from pathlib import Path
@@ -263,9 +273,11 @@ def test_it_needs_no_torch(exported: Any, tmp_path: Path) -> None:
     subprocess.run(command, check=True)
 
 
-def test_by_the_command_line(exported: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_command_writes_a_page_and_reports_bad_files(
+    exported: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     exported.X[:3].to_csv(tmp_path / "rows.csv", index=False)
-    command = ["page", str(exported.saved), "-o", str(tmp_path / "page"), "--rows", str(tmp_path / "rows.csv")]
+    command = ["page", str(exported.graph), "-o", str(tmp_path / "page"), "--rows", str(tmp_path / "rows.csv")]
     assert main(command) == 0
     assert "page: " in capsys.readouterr().out
     text = (tmp_path / "page" / "model.js").read_text().partition(" = ")[2].rstrip(";\n")
@@ -274,3 +286,9 @@ def test_by_the_command_line(exported: Any, tmp_path: Path, capsys: pytest.Captu
     assert len(model["rows"]) == 3
     assert main(["page", str(tmp_path / "nothing.fastshap")]) == 1
     assert "does not exist" in capsys.readouterr().err
+    damaged = tmp_path / "damaged.fastshap"
+    damaged.write_bytes(exported.saved.read_bytes()[:1000])
+    assert main(["page", str(damaged)]) == 1
+    assert re.search(
+        r"damaged\.fastshap cannot be served: \S*damaged\.fastshap is cut short", capsys.readouterr().err
+    )

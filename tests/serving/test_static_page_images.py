@@ -1,4 +1,4 @@
-"""The page of an explainer of images, in a real browser, opened from files."""
+"""The page of an explainer for images: opened from files in a real browser."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ pytest.importorskip("onnxscript", reason="needs the onnx extra")
 
 
 def picture(path: Path, image: NDArray[Any]) -> Path:
-    """A PNG of pixels from 0 to 1, (height, width)."""
+    """Write a PNG file of pixels from 0 to 1, of shape (height, width)."""
     pixels = pytest.importorskip("PIL.Image", reason="needs pillow")
     pixels.fromarray(np.round(255 * image).astype(np.uint8)).save(path)
     return path
 
 
 def shown_values(page: Any) -> NDArray[np.float64]:
+    """Return the values that the page shows."""
     page.wait_for_selector("#maps figure")
     found = page.evaluate("[state.view.result.shap_values.dims, Array.from(state.view.result.shap_values.data)]")
     return np.array(found[1]).reshape(found[0])
 
 
-def test_a_picture(opened: Any, image_graph: Path, image_explainer: FastSHAP, tmp_path: Path) -> None:
+def test_a_chosen_image_is_explained_with_a_map_per_class(
+    opened: Any, image_graph: Path, image_explainer: FastSHAP, tmp_path: Path
+) -> None:
     page = opened(page_of(image_graph, tmp_path / "page"))
     file = picture(tmp_path / "digit.png", IMAGES[5, 0].numpy())
     page.set_input_files("#picture", file)
@@ -51,7 +54,9 @@ def test_a_picture(opened: Any, image_graph: Path, image_explainer: FastSHAP, tm
         assert (red > blue) == (patches[row, column] > 0)
 
 
-def test_a_picture_is_dropped(opened: Any, image_graph: Path, tmp_path: Path) -> None:
+def test_a_large_image_can_be_dropped_and_other_files_are_refused(
+    opened: Any, image_graph: Path, tmp_path: Path
+) -> None:
     page = opened(page_of(image_graph, tmp_path / "page"))
     file = picture(tmp_path / "large.png", np.kron(IMAGES[7, 0].numpy(), np.ones((30, 40))))
     data = base64.b64encode(file.read_bytes()).decode()
@@ -65,12 +70,12 @@ def test_a_picture_is_dropped(opened: Any, image_graph: Path, tmp_path: Path) ->
     )
     page.dispatch_event("#drop", "drop", {"dataTransfer": carried})
     assert shown_values(page).shape == (1, 4, 3)
-    page.set_input_files("#picture", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
+    page.set_input_files("#picture", {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"not an image"})
     page.wait_for_selector("#status.error")
-    assert "notes.txt is no picture" in page.locator("#status").inner_text()
+    assert "notes.txt is not an image" in page.locator("#status").inner_text()
 
 
-def test_narrow_screens(opened: Any, image_graph: Path, tmp_path: Path) -> None:
+def test_the_page_fits_narrow_screens(opened: Any, image_graph: Path, tmp_path: Path) -> None:
     page = opened(page_of(image_graph, tmp_path / "page"), viewport={"width": 360, "height": 740})
     assert fits(page)
     page.set_input_files("#picture", picture(tmp_path / "digit.png", IMAGES[5, 0].numpy()))

@@ -31,11 +31,11 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> Result:
-    from fastshapley.serving.example_rows import by_model
-    from fastshapley.serving.model_store import read
+    from fastshapley.serving.example_rows import example_rows_by_model
+    from fastshapley.serving.model_loader import ModelLoader
     from fastshapley.serving.static_page import write_page
 
-    model = read(options.file.stem, options.file)
-    rows = by_model(options.rows, {model.name: model.graph})[model.name]
+    model = ModelLoader().load(options.file.stem, options.file)
+    rows = example_rows_by_model(options.rows, {model.name: model.graph})[model.name]
     place = str(write_page(model.name, model.data, options.output, rows).resolve())
     return Result(f"page: {place}", {"page": place})

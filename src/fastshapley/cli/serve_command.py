@@ -70,21 +70,21 @@ def _run(options: argparse.Namespace) -> None:
     for package in ("onnxruntime", "orjson", "prometheus_client", "starlette", "uvicorn", "httptools"):
         require(package, "serve")
     from fastshapley.serving.app import create_app
-    from fastshapley.serving.example_rows import by_model
-    from fastshapley.serving.middleware import Limits
-    from fastshapley.serving.model_store import Models
+    from fastshapley.serving.example_rows import example_rows_by_model
+    from fastshapley.serving.model_store import ModelStore
+    from fastshapley.serving.request import Limits
     from fastshapley.serving.server import is_loopback, serve
 
     given = {"body": options.max_body, "rows": options.max_rows, "seconds": options.timeout}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
-    models = Models.from_arguments(options.files)
+    models = ModelStore.from_arguments(options.files)
     token = os.environ.get("FASTSHAPLEY_TOKEN")
     if options.token_file is not None:
         token = options.token_file.read_text(encoding="utf-8")
     token = None if token is None else token.strip()
     if token == "":
         raise InputError("the token is empty: fill its file, or leave it out")
-    rows = by_model(options.rows, {name: model.graph for name, model in models.items()})
+    rows = example_rows_by_model(options.rows, {name: model.graph for name, model in models.items()})
     hosts = None
     if token is None and is_loopback(options.host):
         hosts = [
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> None:
             options.host,
             *(urlsplit(o).hostname or "" for o in options.origin),
         ]
-    app = create_app(models, limits=limits, token=token, origins=options.origin, hosts=hosts, rows=rows)
+    app = create_app(models, limits=limits, token=token, origins=options.origin, hosts=hosts, example_rows=rows)
     serve(app, options.host, options.port, patience=limits.seconds, log_requests=options.log_requests)
 
 

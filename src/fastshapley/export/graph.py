@@ -1,6 +1,6 @@
-"""An exported explainer, run by onnxruntime: this module needs no torch, and no pandas.
+"""Run an exported explainer with onnxruntime. This module imports neither torch nor pandas.
 
-A row is what JSON has for it: a mapping from columns to values, or the values in the order of the columns.
+A row is what JSON makes of it: a mapping from columns to values, or a list of values in the order of the columns.
 """
 
 from __future__ import annotations
@@ -22,38 +22,58 @@ from fastshapley.support.optional import require
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
-KEY = "fastshapley"  # of what is known about a graph, in its metadata
+FORMAT = 1  # version of the metadata in exported graphs
+KEY = "fastshapley"  # name of the metadata entry that describes an explainer
 Array = NDArray[np.floating[Any]]
+
+_INFINITE = frozenset((math.inf, -math.inf))
+_PLAIN_TYPES = frozenset((float, int, bool, type(None)))  # types that a float array takes without conversion
+_LONGEST_VALUE = 40  # characters of a bad value that an error message quotes
 
 
 class Graph:
-    """What `FastSHAP.export_onnx` wrote, from its file or as bytes.
+    """An explainer that `FastSHAP.export_onnx` exported.
 
-    ``columns`` are the names of a table's columns, none of images; ``players`` and ``output_names`` are those of
-    the values; ``report`` is the explainer's, as plain values, or None; ``about`` is all of the metadata.
+    Parameters
+    ----------
+    source : path-like or bytes
+        The ONNX file, or its content.
+    threads : int, default=1
+        Threads that onnxruntime may use for one run. One is best for networks as small as these.
+
+    Attributes
+    ----------
+    columns : list of str
+        Names of the table's columns. Empty for images.
+    players : list of str
+        Names of the players.
+    output_names : list of str
+        Names of the model's outputs.
+    report : dict or None
+        The explainer's error report as plain values.
+    image_shape : tuple of int or None
+        Shape of an image, (channels, height, width). None for tables.
+    needs_outputs : bool
+        Whether the graph needs the model's outputs as a second input.
+    results : list of str
+        Names of the arrays that a call returns.
+    about : dict
+        All metadata of the graph.
+
+    Raises
+    ------
+    FileNotFoundError
+        If ``source`` is a path without a file.
+    FileFormatError
+        If ``source`` is not an ONNX graph that `FastSHAP.export_onnx` wrote, or a newer version wrote it.
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
-        runtime = require("onnxruntime", "onnx")
-        path = "the graph" if isinstance(source, bytes) else os.fspath(source)
+        label = "the graph" if isinstance(source, bytes) else os.fspath(source)
         if not isinstance(source, bytes) and not Path(source).is_file():
-            raise FileNotFoundError(f"{path} does not exist, or is no file")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = threads  # of a network as small as ours, more only wait for each other
-        try:
-            self._session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-            known = self._session.get_modelmeta().custom_metadata_map
-        except Exception as error:  # onnxruntime's own, which are of no common kind
-            raise FileFormatError(f"{path} is cut short, damaged or no ONNX graph ({error})") from error
-        if KEY not in known:
-            raise FileFormatError(f"{path} is an ONNX graph, but not one that FastSHAP.export_onnx wrote")
-        self.about: dict[str, Any] = json.loads(known[KEY])
-        if self.about["format"] > FORMAT:
-            raise FileFormatError(
-                f"{path} was written by fastshapley {self.about['version']} in format {self.about['format']}; this "
-                f"reads formats up to {FORMAT}: upgrade fastshapley"
-            )
+            raise FileNotFoundError(f"{label} does not exist or is not a file")
+        self._session = _open_session(source, label, threads)
+        self.about: dict[str, Any] = _read_metadata(self._session, label)
         schema = self.about["schema"]
         self.image_shape: tuple[int, ...] | None = None
         self._columns: list[_Column] = []
@@ -62,7 +82,7 @@ class Graph:
         else:
             self.image_shape = tuple(schema["shape"])
         self.columns = [column.name for column in self._columns]
-        self._coded = [place for place, column in enumerate(self._columns) if column.codes is not None]
+        self._categorical = [place for place, column in enumerate(self._columns) if column.codes is not None]
         self.players: list[str] = list(self.about["players"]["names"])
         self.output_names: list[str] = list(self.about["output_names"])
         self.report: dict[str, Any] | None = self.about["report"]
@@ -70,17 +90,46 @@ class Graph:
         self.results: list[str] = [output.name for output in self._session.get_outputs()]
 
     def categories(self, column: str) -> list[Any] | None:
-        """What a column's values may be, or None for numbers."""
+        """Return the categories of a column.
+
+        Parameters
+        ----------
+        column : str
+            Name of the column.
+
+        Returns
+        -------
+        categories : list or None
+            The known categories, in the order of their codes. None for a numeric column.
+        """
         codes = self._columns[self.columns.index(column)].codes
         return None if codes is None else list(codes)
 
     def encode(self, rows: Sequence[Any]) -> Array:
-        """Rows as the graph takes them: float64 (n, columns), or images, float32 (n, channels, height, width)."""
+        """Encode rows of JSON values as the array that the graph takes.
+
+        Categories that were not seen at fit are treated as missing, and a warning is logged.
+
+        Parameters
+        ----------
+        rows : sequence
+            Mappings from columns to values, lists of values in the order of the columns, or images as nested lists.
+
+        Returns
+        -------
+        encoded : ndarray
+            float64 of shape (n, columns), or float32 of shape (n, channels, height, width) for images.
+
+        Raises
+        ------
+        InputError
+            If a row does not have the columns of the fit, or a value is not a number or category.
+        """
         if self.image_shape is not None:
             try:
                 images = np.asarray(rows, dtype=np.float32)
             except (TypeError, ValueError, OverflowError) as error:
-                raise InputError(f"images are not numbers of one shape: {error}") from None
+                raise InputError(f"images must be numbers, all of one shape: {error}") from None
             return self.check(images)
         encoded = np.empty((len(rows), len(self._columns)))
         unseen: set[str] = set()
@@ -88,67 +137,107 @@ class Graph:
             try:
                 encoded[number] = values = self._encode_row(number, row, unseen)
             except OverflowError:
-                raise InputError(f"row {number} has a number beyond what a float can hold") from None
+                raise InputError(f"row {number} has a number that is too large for a float") from None
             if not _INFINITE.isdisjoint(values):
                 place = next(place for place, value in enumerate(values) if value in _INFINITE)
-                raise _refusal(values[place], self.columns[place], number, "a finite number")
+                raise _bad_value(values[place], self.columns[place], number, "a finite number")
         if unseen:
             logger.warning("columns %s have values not seen at fit: they are treated as missing", sorted(unseen))
         return encoded
 
     def check(self, rows: Array) -> Array:
-        """Rows that are said to be encoded, if they are: categories as codes, gaps as NaN."""
+        """Check an array that the caller has encoded: categories as codes, missing values as NaN.
+
+        Parameters
+        ----------
+        rows : ndarray
+            Array of shape (n, columns), or (n, channels, height, width) for images.
+
+        Returns
+        -------
+        rows : ndarray
+            The same array.
+
+        Raises
+        ------
+        InputError
+            If the shape is wrong, a value is infinite, or a category's code is not known.
+        """
         shape = self.image_shape or (len(self._columns),)
         if rows.shape[1:] != shape:
             kind = "rows" if self.image_shape is None else "images"
-            raise InputError(f"{kind} must be of shape (n, {', '.join(map(str, shape))}), and are {rows.shape}")
+            raise InputError(f"{kind} must have shape (n, {', '.join(map(str, shape))}), but have {rows.shape}")
         if self.image_shape is not None and not np.isfinite(rows).all():
             raise InputError("images must be finite")
         if np.isinf(rows).any():
-            raise InputError("rows must be finite; a gap is NaN, or null")
+            raise InputError("rows must be finite: pass NaN or null for a missing value")
         for place, column in enumerate(self._columns):
             if column.codes is not None:
                 given = rows[:, place][~np.isnan(rows[:, place])]
                 if not np.isin(given, np.arange(len(column.codes))).all():
                     raise InputError(
-                        f"column {column.name!r} has categories: pass their codes, 0 to {len(column.codes) - 1}"
+                        f"column {column.name!r} is categorical: pass its codes, 0 to {len(column.codes) - 1}"
                     )
         return rows
 
     def example(self) -> tuple[Array, Array | None]:
-        """A row in the middle of what the explainer was trained on, encoded, and outputs if they are needed."""
+        """Return an example of the graph's inputs.
+
+        Returns
+        -------
+        row : ndarray
+            One encoded row with the median of each column of the training data, or one image of zeros.
+        outputs : ndarray or None
+            Model outputs of shape (1, outputs) if the graph needs them.
+        """
         if self.image_shape is not None:
             row: Array = np.zeros((1, *self.image_shape), dtype=np.float32)
         else:
-            middles = [math.nan if found is None else found[1] for found in self.about["ranges"]]
-            coded = [column.codes is not None for column in self._columns]
-            row = np.where(coded, np.floor(middles), middles)[None]
+            medians = [math.nan if known is None else known[1] for known in self.about["ranges"]]
+            categorical = [column.codes is not None for column in self._columns]
+            row = np.where(categorical, np.floor(medians), medians)[None]
         return row, np.full((1, len(self.output_names)), 0.5) if self.needs_outputs else None
 
     def __call__(self, rows: Array, outputs: Array | None = None) -> dict[str, Array]:
-        """``shap_values`` (n, players, outputs), ``base_values`` and ``predictions`` (n, outputs) of encoded rows.
+        """Explain encoded rows.
 
-        Where errors were learnt there is ``error_std``, of the shape of the values. The graph of a game of the
-        model's own needs the model's ``outputs`` (n, outputs), behind the link.
+        Parameters
+        ----------
+        rows : ndarray
+            What `encode` or `check` returned.
+        outputs : ndarray of shape (n, outputs), optional
+            The model's outputs on the scale of the values (after the link). Explainers of the model itself
+            (marginal and baseline games) need them.
+
+        Returns
+        -------
+        results : dict of str to ndarray
+            ``shap_values`` of shape (n, players, outputs), ``base_values`` and ``predictions`` of shape
+            (n, outputs), and, if the explainer has error bars, ``error_std`` with the shape of the values.
+
+        Raises
+        ------
+        InputError
+            If ``rows`` are not encoded, or ``outputs`` are missing or have the wrong shape.
         """
-        given: dict[str, Array] = {"rows": rows}
+        inputs: dict[str, Array] = {"rows": rows}
         if self.needs_outputs:
             shape = (len(rows), len(self.output_names))
             if outputs is None or np.shape(outputs) != shape:
-                raise InputError(f"this graph needs the model's outputs too, of shape {shape}")
-            given["outputs"] = np.asarray(outputs, dtype=np.float64)
+                raise InputError(f"this graph also needs the model's outputs: pass outputs of shape {shape}")
+            inputs["outputs"] = np.asarray(outputs, dtype=np.float64)
         try:
-            return dict(zip(self.results, self._session.run(self.results, given), strict=True))
-        except Exception:  # onnxruntime's own, which are of no common kind
+            return dict(zip(self.results, self._session.run(self.results, inputs), strict=True))
+        except Exception:  # onnxruntime's errors have no common base class.
             kind = "float64" if self.image_shape is None else "float32"
-            each = self.image_shape or (len(self._columns),)
-            if str(rows.dtype) != kind or rows.shape[1:] != each:
-                wanted, came = f"{kind} {(len(rows), *each)}", f"{rows.dtype} {rows.shape}"
-                raise InputError(f"rows must be {wanted}, and are {came}: encode makes them so") from None
+            row_shape = self.image_shape or (len(self._columns),)
+            if str(rows.dtype) != kind or rows.shape[1:] != row_shape:
+                expected, given = f"{kind} {(len(rows), *row_shape)}", f"{rows.dtype} {rows.shape}"
+                raise InputError(f"rows must be {expected}, but are {given}: call encode first") from None
             raise
 
     def _encode_row(self, number: int, row: Any, unseen: set[str]) -> list[float]:
-        if isinstance(row, dict | Mapping):  # a dict is told at once
+        if isinstance(row, dict | Mapping):  # The test for dict comes first because it is fast.
             try:
                 values = [row[name] for name in self.columns]
             except KeyError:
@@ -156,17 +245,18 @@ class Graph:
                 raise InputError(f"row {number} lacks the column{'s' * (len(missing) > 1)} {missing}") from None
             if len(row) > len(values):
                 unknown = sorted(map(str, row.keys() - set(self.columns)))
-                raise InputError(f"row {number} has columns that are not known: {unknown}")
+                raise InputError(f"row {number} has unknown columns: {unknown}")
         elif isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
-            raise InputError(f"row {number} is a {type(row).__name__}: pass a mapping, or a list of values")
+            raise InputError(f"row {number} is a {type(row).__name__}: pass a mapping or a list of values")
         elif len(row) != len(self._columns):
-            raise InputError(f"row {number} has {len(row)} values where {len(self._columns)} are expected")
+            raise InputError(f"row {number} has {len(row)} values, but the table has {len(self._columns)} columns")
         else:
             values = list(row)
-        for place in self._coded:
-            values[place] = self._columns[place].encode(values[place], number, unseen)
-        if not _NUMBERS.issuperset(map(type, values)):  # what is left are numbers of other kinds, or none
-            values = [column.number(value, number) for column, value in zip(self._columns, values, strict=True)]
+        for place in self._categorical:
+            values[place] = self._columns[place].encode_category(values[place], number, unseen)
+        if not _PLAIN_TYPES.issuperset(map(type, values)):
+            columns = zip(self._columns, values, strict=True)
+            values = [column.encode_number(value, number) for column, value in columns]
         return values
 
 
@@ -178,33 +268,54 @@ class _Column:
         categories = about["categories"]
         self.codes = None if categories is None else {value: float(code) for code, value in enumerate(categories)}
 
-    def encode(self, value: Any, row: int, unseen: set[str]) -> float:
-        """The code of a category, NaN for a gap and for a value that was not there, whose column is then unseen."""
+    def encode_category(self, value: Any, row: int, unseen: set[str]) -> float:
+        """Return a category's code, or NaN if it is missing or not known; then add the column to ``unseen``."""
         assert self.codes is not None
         if value is None or (isinstance(value, float) and value != value):
             return math.nan
         try:
-            found = self.codes.get(value)
+            code = self.codes.get(value)
         except TypeError:
-            raise _refusal(value, self.name, row, "a category") from None
-        if found is None:
+            raise _bad_value(value, self.name, row, "a category") from None
+        if code is None:
             unseen.add(self.name)
             return math.nan
-        return found
+        return code
 
-    def number(self, value: Any, row: int) -> float:
-        """A number of whatever kind, NaN for a gap."""
+    def encode_number(self, value: Any, row: int) -> float:
+        """Return a number of any numeric type as a float, or NaN if it is missing."""
         if value is None:
             return math.nan
         if not isinstance(value, Real | np.bool_):
-            raise _refusal(value, self.name, row, "a number")
+            raise _bad_value(value, self.name, row, "a number")
         return float(value)
 
 
-_INFINITE = frozenset((math.inf, -math.inf))
-_NUMBERS = frozenset((float, int, bool, type(None)))  # which an array of floats takes as they are
+def _open_session(source: str | os.PathLike[str] | bytes, label: str, threads: int) -> Any:
+    """Open a graph with onnxruntime."""
+    runtime = require("onnxruntime", "onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    try:
+        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors have no common base class.
+        raise FileFormatError(f"{label} is cut short, damaged or not an ONNX graph ({error})") from error
 
 
-def _refusal(value: Any, column: str, row: int, expected: str) -> InputError:
-    shown = repr(value) if len(repr(value)) < 40 else type(value).__name__
-    return InputError(f"row {row} has {shown} in column {column!r}, where {expected} is expected")
+def _read_metadata(session: Any, label: str) -> dict[str, Any]:
+    """Return what the exporter wrote about the explainer."""
+    metadata = session.get_modelmeta().custom_metadata_map
+    if KEY not in metadata:
+        raise FileFormatError(f"{label} is an ONNX graph, but FastSHAP.export_onnx did not write it")
+    about: dict[str, Any] = json.loads(metadata[KEY])
+    if about["format"] > FORMAT:
+        raise FileFormatError(
+            f"{label} was written by fastshapley {about['version']} in format {about['format']}, but this version "
+            f"reads formats up to {FORMAT}: upgrade fastshapley"
+        )
+    return about
+
+
+def _bad_value(value: Any, column: str, row: int, expected: str) -> InputError:
+    shown = repr(value) if len(repr(value)) < _LONGEST_VALUE else type(value).__name__
+    return InputError(f"row {row} has {shown} in column {column!r}, but {expected} is expected")

@@ -1,1 +1,1 @@
-"""Explanations over HTTP, from ONNX graphs, without torch."""
+"""Explain rows over HTTP with exported explainers. Only `client` imports pandas, and nothing imports torch."""

@@ -1,14 +1,13 @@
-"""The server's application: KServe's protocols, and a page, around exported explainers. It imports no torch."""
+"""The server's application: puts models, middleware and the routing table together. It does not import torch."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -17,236 +16,137 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fastshapley.errors import InputError
-from fastshapley.export.graph import Array
-from fastshapley.serving import kserve
-from fastshapley.serving.batching import TOGETHER, Results
-from fastshapley.serving.counters import Metrics
-from fastshapley.serving.middleware import Answer, Guard, Handler, Limits, Refusal, refused
-from fastshapley.serving.model_store import Model, Models
-from fastshapley.serving.openapi import describe
-from fastshapley.serving.static_page import static_files
-from fastshapley.version import __version__
-
-_SMALL = 64 * 1024  # bytes of a body that is read on the event loop
-_LARGE = 2  # larger ones that are worked on at a time
-_POLICY = {
-    "content-security-policy": "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-
-Write = Callable[[Results], dict[str, Any]]
-Read = Callable[[Any, Model], tuple[tuple[Array, ...], Write]]
+from fastshapley.serving.middleware import Endpoint, RequestMiddleware
+from fastshapley.serving.model_store import ModelStore
+from fastshapley.serving.request import Limits
+from fastshapley.serving.responses import error_response
+from fastshapley.serving.routes import RoutingEntry, routing_table
+from fastshapley.serving.state import ServerState
 
 
 def create_app(
-    models: Models,
+    models: ModelStore,
     *,
     limits: Limits | None = None,
     token: str | None = None,
     origins: Sequence[str] = (),
     hosts: Sequence[str] | None = None,
-    rows: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-) -> Starlette:
-    """The application. ``origins`` are those whose pages may use it; ``rows`` are shown on the page, by model.
+    example_rows: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+) -> ServingApp:
+    """Create the server's application.
 
-    ``hosts`` are the names it answers to, by default all: a page whose name is made to lead here has another one.
+    Parameters
+    ----------
+    models : ModelStore
+        The models to serve.
+    limits : Limits, optional
+        Limits on each request.
+    token : str, optional
+        Bearer token that clients must send.
+    origins : sequence of str, optional
+        Origins of other sites whose pages may use the server.
+    hosts : sequence of str, optional
+        Host names that the server answers to, by default all. This protects a server without a token from pages
+        whose host name was made to lead to this machine.
+    example_rows : mapping, optional
+        Rows to choose from on the page, by model.
+
+    Returns
+    -------
+    app : ServingApp
+        The application.
     """
-    metrics = Metrics()
-    models.reloaded = metrics.reload
-    guard = Guard(limits or Limits(), metrics, models, token=token, hosts=hosts)
-    service = Service(models, guard, metrics, rows or {})
-    open_, guarded = guard.open, guard.guarded
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.service = service
-        gc.collect()
-        gc.freeze()  # what is here now stays: it need not be looked through again and again for what is left over
-        watch, late = asyncio.create_task(models.watch()), asyncio.create_task(guard.stop_the_late())
-        yield
-        late.cancel()
-        await models.close()
-        await watch
-
-    files = static_files()
-    posts = {
-        "/v1/models/{name}:explain": guarded("explain", service.explained(service.read_explain)),
-        "/v1/models/{name}:predict": guarded("predict", service.explained(service.read_predict)),
-        "/v2/models/{name}/infer": guarded("infer", service.explained(service.read_infer)),
-    }
-    routes = [
-        *(("POST", path, handler) for path, handler in posts.items()),
-        ("GET", "/v1/models", guarded("list", service.list_v1)),
-        ("GET", "/v1/models/{name}", guarded("show", service.show_v1)),
-        ("GET", "/v2", open_("server", service.show_server)),
-        ("GET", "/v2/health/live", open_("live", service.live)),
-        ("GET", "/v2/health/ready", open_("ready", service.ready)),
-        ("GET", "/v2/models/{name}", guarded("metadata", service.show_v2)),
-        ("GET", "/v2/models/{name}/ready", guarded("ready", service.ready_v2)),
-        ("GET", "/models/{name}.onnx", guarded("graph", service.graph)),
-        ("GET", "/models/{name}.rows.json", guarded("rows", service.rows)),
-        ("GET", "/metrics", guarded("metrics", service.show_metrics)),
-        ("GET", "/openapi.json", guarded("openapi", service.openapi)),
-        ("GET", "/", open_("page", _file("index.html", files))),
-        ("GET", "/docs", open_("docs", _file("docs.html", files))),
-        *(("GET", f"/{name}", open_("page", _file(name, files))) for name in files if not name.endswith(".html")),
-    ]
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=list(origins),
-        allow_methods=["GET", "POST"],
-        allow_headers=["authorization", "content-type"],
-    )
-    application = _Application(
-        routes=[Route(path, handler, methods=[method]) for method, path, handler in routes],
-        middleware=[cors] * bool(origins),
-        exception_handlers={404: _nothing_there, 405: _wrong_method},
-        lifespan=lifespan,
-    )
-    if not origins:
-        application.direct = {
-            path.format(name=name): (name, handler) for path, handler in posts.items() for name in models
-        }
-    return application
+    state = ServerState(models, limits or Limits(), example_rows or {}, needs_token=token is not None)
+    middleware = RequestMiddleware(state, token=token, hosts=hosts)
+    return ServingApp(state, middleware, routing_table(state, middleware), origins)
 
 
-class _Application(Starlette):
-    """What is asked for thousands of times a second goes by its path to its handler, past Starlette's routing."""
+class ServingApp(Starlette):
+    """The application of one server.
 
-    direct: Mapping[str, tuple[str, Handler]] = {}
+    Requests with rows come thousands of times per second. They are dispatched by their path, without Starlette's
+    routing, unless other origins are allowed.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self.direct.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if found is None:
-            await super().__call__(scope, receive, send)
-            return
-        name, handler = found
-        scope["path_params"] = {"name": name}
-        response = await handler(Request(scope, receive, send))
-        await response(scope, receive, send)
-
-
-class Service:
-    """The handlers, and what they share."""
+    Parameters
+    ----------
+    server_state : ServerState
+        What the handlers share.
+    middleware : RequestMiddleware
+        What every request passes through.
+    table : sequence of RoutingEntry
+        The addresses.
+    origins : sequence of str
+        Origins of other sites whose pages may use the server.
+    """
 
     def __init__(
         self,
-        models: Models,
-        guard: Guard,
-        metrics: Metrics,
-        rows: Mapping[str, Sequence[Mapping[str, Any]]],
+        server_state: ServerState,
+        middleware: RequestMiddleware,
+        table: Sequence[RoutingEntry],
+        origins: Sequence[str],
     ) -> None:
-        self.models, self._guard, self._metrics, self._rows = models, guard, metrics, rows
-        self._large = asyncio.Semaphore(_LARGE)
-        self.stopping = False
+        self.server_state, self._request_middleware = server_state, middleware
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+        )
+        super().__init__(
+            routes=[
+                Route(entry.path, _starlette_endpoint(entry.endpoint), methods=[entry.method]) for entry in table
+            ],
+            middleware=[cors] if origins else [],
+            exception_handlers={404: _not_found, 405: _wrong_method},
+            lifespan=self._lifespan,
+        )
+        self._direct: dict[str, tuple[str, Endpoint]] = {}
+        if not origins:
+            self._direct = {
+                entry.path.format(name=name): (name, entry.endpoint)
+                for entry in table
+                if entry.method == "POST"
+                for name in server_state.models
+            }
 
-    def model(self, request: Request) -> Model:
-        try:
-            return self.models[request.path_params["name"]]
-        except KeyError:
-            raise Refusal(404, f"there is no such model; there are {sorted(self.models)}") from None
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI defines it."""
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        direct = self._direct.get(scope["path"]) if is_post else None
+        if direct is None:
+            await super().__call__(scope, receive, send)
+            return
+        name, endpoint = direct
+        response = await endpoint(Request(scope, receive, send), name)
+        await response(scope, receive, send)
 
-    def explained(self, read: Read) -> Handler:
-        """A handler of rows: ``read`` makes arrays of a request's body, and says how to answer."""
-
-        async def explain(request: Request) -> Response:
-            model, body = self.model(request), await self._guard.body(request)
-            if len(body) <= _SMALL:
-                return await self._explained(model, *read(_parsed(body), model))
-            async with self._large:  # some at a time, in threads: others are answered meanwhile
-                return await self._explained(model, *await asyncio.to_thread(lambda: read(_parsed(body), model)))
-
-        return explain
-
-    async def _explained(self, model: Model, arrays: tuple[Array, ...], write: Write) -> Response:
-        found = await model.run(*arrays)
-        if "finite" in found and not found.pop("finite").all():
-            raise InputError("a row has numbers so far from those at fit that the network overflows")
-        self._metrics.rows(model.name, len(arrays[0]))
-        if len(arrays[0]) <= TOGETHER:
-            return Answer(write(found))
-        return await asyncio.to_thread(lambda: Answer(write(found)))
-
-    # V1
-
-    def read_explain(self, body: Any, model: Model) -> tuple[tuple[Array, ...], Write]:
-        return self._read_v1(body, model), lambda found: kserve.write_v1(found, model.graph, explain=True)
-
-    def read_predict(self, body: Any, model: Model) -> tuple[tuple[Array, ...], Write]:
-        return self._read_v1(body, model), lambda found: kserve.write_v1(found, model.graph, explain=False)
-
-    def _read_v1(self, body: Any, model: Model) -> tuple[Array, ...]:
-        return kserve.read_v1(body, model.graph, self._guard.limits.rows)
-
-    async def list_v1(self, request: Request) -> Response:
-        return Answer({"models": sorted(self.models)})
-
-    async def show_v1(self, request: Request) -> Response:
-        return Answer({"name": self.model(request).name, "ready": True})
-
-    # V2
-
-    def read_infer(self, body: Any, model: Model) -> tuple[tuple[Array, ...], Write]:
-        wanted = kserve.wanted_v2(body, model.graph)
-        arrays = kserve.read_v2(body, model.graph, self._guard.limits.rows)
-        return arrays, lambda found: kserve.write_v2(found, wanted, model.name, body.get("id"))
-
-    async def show_server(self, request: Request) -> Response:
-        return Answer({"name": "fastshapley", "version": __version__, "extensions": []})
-
-    async def live(self, request: Request) -> Response:
-        return Answer({"live": True})
-
-    async def ready(self, request: Request) -> Response:
-        return Answer({"ready": not self.stopping}, 503 if self.stopping else 200)
-
-    async def show_v2(self, request: Request) -> Response:
-        return Answer(kserve.about_v2(self.model(request).name, self.model(request).graph))
-
-    async def ready_v2(self, request: Request) -> Response:
-        return Answer({"name": self.model(request).name, "ready": True})
-
-    # What is about the server, and what the page needs
-
-    async def graph(self, request: Request) -> Response:
-        return Response(self.model(request).data, media_type="application/octet-stream")
-
-    async def rows(self, request: Request) -> Response:
-        model = self.model(request)
-        examples = self._rows.get(model.name, ())
-        return Answer([row for row in examples if list(row) == model.graph.columns])  # it may be another by now
-
-    async def show_metrics(self, request: Request) -> Response:
-        return Response(self._metrics.text(), headers={"content-type": self._metrics.content_type})
-
-    async def openapi(self, request: Request) -> Response:
-        return Answer(describe(self.models, self._guard.limits.rows, token=self._guard.token is not None))
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Watch files and time limits while the server runs."""
+        models, counters = self.server_state.models, self.server_state.counters
+        gc.collect()
+        gc.freeze()  # What exists now stays until the end: garbage collection need not search it.
+        watching = asyncio.create_task(models.watch(counters.count_reload))
+        time_limit = asyncio.create_task(self._request_middleware.cancel_overdue())
+        yield
+        time_limit.cancel()
+        await models.close()
+        await watching
 
 
-def _parsed(body: bytes) -> Any:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"the body is no JSON: {error}") from None
+def _starlette_endpoint(endpoint: Endpoint) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def respond(request: Request) -> Response:
+        return await endpoint(request, request.path_params.get("name", ""))
+
+    return respond
 
 
-def _file(name: str, files: Mapping[str, bytes]) -> Handler:
-    kind = _TYPES[name.rpartition(".")[2]]
-
-    async def send(request: Request) -> Response:
-        return Response(files[name], media_type=kind, headers={**_POLICY, "cache-control": "no-cache"})
-
-    return send
-
-
-async def _nothing_there(request: Request, error: Exception) -> Response:
-    return refused(404, "there is nothing here; /docs says what there is")
+async def _not_found(request: Request, error: Exception) -> Response:
+    return error_response(404, "this address does not exist: /docs lists all addresses")
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:
-    response = refused(405, f"{request.method} is not for this address")
+    response = error_response(405, f"this address does not take {request.method}")
     response.headers.update(getattr(error, "headers", None) or {})
     return response

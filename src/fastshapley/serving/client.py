@@ -1,7 +1,4 @@
-"""A client of `fastshapley serve`: a frame goes out, a `shap.Explanation` comes back.
-
-It needs neither the explainer nor torch.
-"""
+"""A client of `fastshapley serve`. It needs neither the explainer nor torch."""
 
 from __future__ import annotations
 
@@ -21,83 +18,135 @@ from numpy.typing import NDArray
 from fastshapley.errors import InputError, ServerError
 from fastshapley.support.shap_import import shap
 
-_ROWS, _BYTES = 1000, 2_000_000  # of one request
+_MAX_ROWS = 1000  # rows of one request
+_MAX_BYTES = 2_000_000  # size of one request's rows as JSON, in bytes
 
 
 class Client:
-    """Explains through a server.
+    """Explain rows with a model on a server.
 
-    ``url`` is the server's, such as ``"http://127.0.0.1:8080"``; ``model`` is the name of one of its models, by
-    default its only one; ``token`` is what it asks for; ``timeout`` are the seconds to wait for an answer.
+    Parameters
+    ----------
+    url : str
+        Address of the server, such as ``"http://127.0.0.1:8080"``.
+    model : str, optional
+        Name of the model. It can be left out if the server has only one.
+    token : str, optional
+        Bearer token that the server asks for.
+    timeout : float, default=30.0
+        Time to wait for an answer, in seconds.
+
+    Raises
+    ------
+    InputError
+        If ``url`` or ``token`` is not valid, or ``model`` is left out and the server has several models.
+    ServerError
+        If the server does not answer.
+
+    Examples
+    --------
+    >>> client = Client("http://127.0.0.1:8080")  # doctest: +SKIP
+    >>> explanation = client.explain(X)  # doctest: +SKIP
     """
 
     def __init__(
         self, url: str, model: str | None = None, *, token: str | None = None, timeout: float = 30.0
     ) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise InputError(f"url must begin with http:// or https://, and is {url!r}")
+            raise InputError(f"url must begin with http:// or https://, but is {url!r}")
         if token is not None and not token.strip().isprintable():
-            raise InputError("token has characters that are not printable: pass what the server's file has")
+            raise InputError("token has characters that are not printable: pass the content of the token file")
         self.url, self.timeout = url.rstrip("/"), timeout
-        self._token = None if token is None else token.strip()  # of a file, it may end with a line
-        self.model = self._only() if model is None else model
+        self._token = None if token is None else token.strip()  # The content of a file may end with a newline.
+        self.model = self._only_model() if model is None else model
 
     def models(self) -> list[str]:
-        """The names of the server's models."""
-        found: list[str] = self._ask("/v1/models")["models"]
-        return found
+        """Return the names of the server's models."""
+        names: list[str] = self._ask("/v1/models")["models"]
+        return names
 
     def explain(self, X: Any, outputs: Any = None) -> shap.Explanation:
-        """The explanation of rows: a DataFrame with the columns of the fit, or an array of numbers or images.
+        """Explain rows.
 
-        Values are (n, features), or (n, features, outputs) for several outputs, as from the explainer itself, and
-        of images on a grid (n, rows, columns, 1[, outputs]). ``outputs`` (n, outputs) are the model's own, which
-        explainers of a marginal or baseline game need.
+        Parameters
+        ----------
+        X : DataFrame or array-like
+            A table with the columns of the fit, an array of shape (n, columns), or images of shape
+            (n, channels, height, width).
+        outputs : array-like of shape (n, outputs), optional
+            The model's outputs on the scale of the values. Explainers of a marginal or baseline game need them.
+
+        Returns
+        -------
+        explanation : shap.Explanation
+            Values of shape (n, features), or (n, features, outputs) for several outputs. For images on a grid,
+            values have shape (n, rows, columns, 1[, outputs]).
+
+        Raises
+        ------
+        InputError
+            If the server does not take these rows.
+        ServerError
+            If the server does not answer as it should.
         """
         answers = self._answers("explain", X, outputs)
         about = self._ask(f"/v2/models/{urllib.parse.quote(self.model)}")["parameters"]
         return _explanation(X, answers, about["columns"], about["categories"])
 
     def predict(self, X: Any, outputs: Any = None) -> NDArray[np.float64]:
-        """What the values add up to with the base value: (n,), or (n, outputs)."""
+        """Return predictions, which are base values plus Shapley values.
+
+        Parameters
+        ----------
+        X : DataFrame or array-like
+            Rows, as in `explain`.
+        outputs : array-like of shape (n, outputs), optional
+            The model's outputs, as in `explain`.
+
+        Returns
+        -------
+        predictions : ndarray of shape (n,) or (n, outputs)
+            The predictions.
+        """
         answers = self._answers("predict", X, outputs)
         return np.asarray([row for answer in answers for row in answer["predictions"]], dtype=np.float64)
 
     def _answers(self, action: str, X: Any, outputs: Any) -> list[dict[str, Any]]:
-        """The server's answers to as many requests as it takes."""
+        """Send rows in as many requests as needed, and return the answers."""
         rows = _texts(_rows(X))
         if not rows:
             raise InputError("X has no rows")
-        given = None
+        output_texts = None
         if outputs is not None:
             array = np.asarray(outputs, dtype=np.float64)
             if len(array) != len(rows):
-                raise InputError(f"outputs has {len(array)} rows where X has {len(rows)}")
-            given = _texts(array.reshape(len(rows), -1).tolist())
+                raise InputError(f"outputs has {len(array)} rows, but X has {len(rows)}")
+            output_texts = _texts(array.reshape(len(rows), -1).tolist())
         answers, start = [], 0
         while start < len(rows):
-            end = start + _together(rows[start : start + _ROWS])
-            answers += self._some(action, rows[start:end], None if given is None else given[start:end])
+            end = start + _count_in_request(rows[start : start + _MAX_ROWS])
+            part = None if output_texts is None else output_texts[start:end]
+            answers += self._send(action, rows[start:end], part)
             start = end
         return answers
 
-    def _some(self, action: str, rows: list[str], outputs: list[str] | None) -> list[dict[str, Any]]:
-        """Of one request, or of two halves where a server takes less at once."""
+    def _send(self, action: str, rows: list[str], outputs: list[str] | None) -> list[dict[str, Any]]:
+        """Send rows in one request, or in two halves if the server refuses it as too large."""
         body = f'{{"instances": [{", ".join(rows)}]'
         body += "}" if outputs is None else f', "outputs": [{", ".join(outputs)}]}}'
         try:
             return [self._ask(f"/v1/models/{urllib.parse.quote(self.model)}:{action}", body)]
-        except _TooLarge as error:
+        except _TooLargeError as error:
             if len(rows) == 1:
                 raise ServerError(str(error)) from None
         half = len(rows) // 2
         first, second = (None, None) if outputs is None else (outputs[:half], outputs[half:])
-        return self._some(action, rows[:half], first) + self._some(action, rows[half:], second)
+        return self._send(action, rows[:half], first) + self._send(action, rows[half:], second)
 
-    def _only(self) -> str:
+    def _only_model(self) -> str:
         models = self.models()
         if len(models) != 1:
-            raise InputError(f"pass model=: the server has {models}")
+            raise InputError(f"the server has the models {models}: pass model=")
         return models[0]
 
     def _ask(self, path: str, body: str | None = None) -> dict[str, Any]:
@@ -107,41 +156,42 @@ class Client:
             request.add_header("authorization", f"Bearer {self._token}".encode().decode("latin-1"))
         try:
             with urllib.request.urlopen(request, timeout=self.timeout) as response:
-                found: dict[str, Any] = json.load(response)
-                return found
+                answer: dict[str, Any] = json.load(response)
+                return answer
         except urllib.error.HTTPError as error:
             with error:
-                said = error.read().decode(errors="replace")
+                reason = error.read().decode(errors="replace")
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                said = json.loads(said)["error"]
-            kind = {400: InputError, 413: _TooLarge}.get(error.code, ServerError)
-            raise kind(f"{self.url} answered {error.code}: {said}") from None
+                reason = json.loads(reason)["error"]
+            kind = {400: InputError, 413: _TooLargeError}.get(error.code, ServerError)
+            raise kind(f"{self.url} answered {error.code}: {reason}") from None
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"{self.url} does not answer: {getattr(error, 'reason', error)}") from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ServerError(f"{self.url} answered with something else than JSON: {error}") from error
+            raise ServerError(f"{self.url} sent an answer that is not JSON: {error}") from error
 
 
-class _TooLarge(ServerError):
-    """A request that was too large."""
+class _TooLargeError(ServerError):
+    """The server refused a request because it is too large."""
 
 
 def _rows(X: Any) -> list[Any]:
-    """Rows as JSON has them, gaps as null."""
+    """Return rows as JSON values, with None for missing values."""
     if isinstance(X, pd.DataFrame):
         names = [str(name) for name in X.columns]
         if len(set(names)) < len(names):
-            raise InputError(f"X has columns of the same name: {names}")
+            raise InputError(f"X has several columns with the same name: {names}")
         columns = [[_plain(value) for value in column.tolist()] for _, column in X.items()]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     array = _array(X)
     if array.ndim < 2:
-        raise InputError(f"X must be a table or images, and has the shape {array.shape}")
+        raise InputError(f"X must be a table or images, but has shape {array.shape}")
     rows: list[Any] = array.tolist()
     return rows if array.ndim > 2 else [[_plain(value) for value in row] for row in rows]
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
     if isinstance(value, str | bool | int):
         return value
     if value is None or pd.isna(value):
@@ -150,19 +200,19 @@ def _plain(value: Any) -> Any:
 
 
 def _texts(rows: list[Any]) -> list[str]:
-    """Each row as JSON."""
+    """Return each row as JSON text."""
     try:
         return [json.dumps(row, allow_nan=False) for row in rows]
     except (TypeError, ValueError) as error:
-        raise InputError(f"X has something that JSON has no word for: {error}") from None
+        raise InputError(f"X has a value that JSON cannot hold: {error}") from None
 
 
-def _together(rows: list[str]) -> int:
-    """How many of the first go into one request: one at least."""
+def _count_in_request(rows: list[str]) -> int:
+    """Return how many of the first rows fit into one request, which is at least one."""
     size = 0
     for number, row in enumerate(rows):
         size += len(row) + 2
-        if size > _BYTES:
+        if size > _MAX_BYTES:
             return max(number, 1)
     return len(rows)
 
@@ -170,7 +220,7 @@ def _together(rows: list[str]) -> int:
 def _explanation(
     X: Any, answers: Sequence[Mapping[str, Any]], columns: Sequence[str], categories: Mapping[str, Any]
 ) -> shap.Explanation:
-    """One explanation of several answers."""
+    """Join several answers into one explanation."""
     rows = [row for answer in answers for row in answer["explanations"]]
     arrays = {key: np.asarray([row[key] for row in rows]) for key in rows[0]}
     names, outputs, grid = (answers[0].get(key) for key in ("feature_names", "output_names", "grid"))
@@ -182,7 +232,7 @@ def _explanation(
         errors = None if errors is None else errors.reshape(shape)
     if not columns:
         data = _image(_array(X))
-    elif names == columns:  # and not groups of them
+    elif names == columns:  # The players are columns, not groups of columns.
         data, display = _data(X, columns, categories)
     return shap.Explanation(
         values=values,
@@ -198,7 +248,7 @@ def _explanation(
 def _data(
     X: Any, columns: Sequence[str], categories: Mapping[str, Any]
 ) -> tuple[NDArray[np.float64], NDArray[Any] | None]:
-    """Numbers, for plots to colour by, in the order of the fit, and what a person should read for categories."""
+    """Return numbers for plots to colour by, in the order of the fit, and texts to show for categories."""
     if not isinstance(X, pd.DataFrame):
         X = pd.DataFrame(_array(X))
     named = X.set_axis(list(columns) if list(X.columns) == list(range(X.shape[1])) else map(str, X.columns), axis=1)
@@ -207,7 +257,7 @@ def _data(
         column = named[name]
         if (known := categories[name]) is None:
             numbers.append(pd.to_numeric(column).to_numpy(dtype=np.float64, na_value=np.nan))
-            texts.append(numbers[-1].astype(object))  # plots take a column for one of names if it holds text
+            texts.append(numbers[-1].astype(object))  # As text, plots would treat the column as categorical.
         else:
             codes = {category: float(code) for code, category in enumerate(known)}
             plain = [_plain(value) for value in column.tolist()]
@@ -218,7 +268,7 @@ def _data(
 
 
 def _image(images: NDArray[Any]) -> NDArray[Any]:
-    """Channels last, and between 0 and 1, as plots have images."""
+    """Return images with channels last and values between 0 and 1, as plots need them."""
     images = np.moveaxis(images, 1, -1)
     if images.min() < 0 or images.max() > 1:
         images = (images - images.min()) / max(float(images.max() - images.min()), 1e-12)
@@ -226,4 +276,5 @@ def _image(images: NDArray[Any]) -> NDArray[Any]:
 
 
 def _array(X: Any) -> NDArray[Any]:
+    """Return an array, also from a torch tensor."""
     return np.asarray(X.detach().cpu() if hasattr(X, "detach") else X)

@@ -1,157 +1,164 @@
-"""Running the application: uvicorn, with its patience limited, and a stop that loses no request."""
+"""Run the application with uvicorn, with limits on slow clients and a shutdown that loses no request."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ipaddress
-import json
 import logging
 import math
 import socket
-import sys
-import time
 from functools import partial
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from fastshapley.serving.app import ServingApp
+from fastshapley.serving.json_logging import configure_json_logging
+from fastshapley.serving.state import ServerState
 
 logger = logging.getLogger(__name__)
 
-_HEAD = 64 * 1024  # bytes of a request's head
-_DRAIN = 0.3  # seconds of a stop in which requests that were on their way are still answered
-_CONNECTIONS = 1000
+_MAX_HEADER_BYTES = 64 * 1024  # bytes of a request's header
+_DRAIN_SECONDS = 0.3  # time for requests that were under way when the shutdown began; it is waited for twice
+_KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep idle connections
+_MAX_CONNECTIONS = 1000
 
 
-def serve(app: Starlette, host: str, port: int, *, patience: float = 30.0, log_requests: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT, and then finish what was begun.
+def serve(app: ServingApp, host: str, port: int, *, patience: float = 30.0, log_requests: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT, then answer the requests that are under way.
 
-    ``patience`` are the seconds that a client has to send a request's head, and to read an answer, and that a stop
-    may take.
+    Parameters
+    ----------
+    app : ServingApp
+        The application.
+    host : str
+        Address to listen on.
+    port : int
+        Port to listen on. 0 chooses a free port.
+    patience : float, default=30.0
+        Time in seconds in which a client must send a request's header and read an answer, and in which a shutdown
+        must finish.
+    log_requests : bool, default=False
+        Whether to log all requests, and not only those that fail.
+
+    Raises
+    ------
+    OSError
+        If the server cannot listen on this address.
     """
-    log_as_json(requests=log_requests)
+    configure_json_logging(log_requests=log_requests)
     if not is_loopback(host):
-        logger.warning("listening on %s: others than this machine may reach it", host)
+        logger.warning("listening on %s: other machines may reach this server", host)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=partial(_Protocol, patience=patience),  # type: ignore[arg-type]  # what makes a protocol will do
+        http=partial(_TimedConnection, patience=patience),  # type: ignore[arg-type]  # uvicorn only calls it
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=75,  # longer than load balancers keep theirs
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(patience),
-        limit_concurrency=_CONNECTIONS,
+        limit_concurrency=_MAX_CONNECTIONS,
     )
     try:
         with contextlib.suppress(KeyboardInterrupt):
-            _Server(config).run()
-    except SystemExit:  # which is how uvicorn fails to start
+            _DrainingServer(config, app.server_state).run()
+    except SystemExit:  # uvicorn exits if it cannot start.
         raise OSError(f"cannot listen on {host}, port {port}: the log above says why") from None
 
 
-class _Server(uvicorn.Server):
-    """One that goes on answering for a moment before it stops listening, and for another after that.
-
-    A connection that is closed while a request is on its way to it loses that request. So each answer of these
-    moments says that it is the connection's last, and only then are those closed on which nothing came.
-    """
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.app.state.service.stopping = True  # type: ignore[union-attr]  # the application is ours
-        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
-        await asyncio.sleep(_DRAIN)
-        for server in self.servers:
-            server.close()
-        await asyncio.sleep(_DRAIN)
-        await super().shutdown(sockets)
-
-
-class _Protocol(HttpToolsProtocol):
-    """A connection whose client must send heads of requests, and read answers, in time."""
-
-    def __init__(self, *arguments: Any, patience: float, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._patience = patience
-        self._head: asyncio.TimerHandle | None = None
-        self._reading: asyncio.TimerHandle | None = None
-        self._waiting = 0  # bytes since the last whole head
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._head = self._timer()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            return  # a request is being answered; how long its body may take is the application's business
-        self._waiting += len(data)
-        self._head = self._head or self._timer()
-        if self._waiting > _HEAD:
-            self.transport.abort()
-
-    def on_headers_complete(self) -> None:
-        self._head = _cancelled(self._head)
-        self._waiting = 0
-        super().on_headers_complete()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._reading = self._reading or self._timer()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._reading = _cancelled(self._reading)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._head, self._reading = _cancelled(self._head), _cancelled(self._reading)
-        super().connection_lost(exc)
-
-    def _timer(self) -> asyncio.TimerHandle:
-        return self.loop.call_later(self._patience, self.transport.abort)
-
-
-def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """No timer, where there was one."""
-    if timer is not None:
-        timer.cancel()
-    return None
-
-
-def log_as_json(*, requests: bool) -> None:
-    """One JSON object a line, on standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    logging.captureWarnings(True)
-    if requests:
-        logging.getLogger("fastshapley.requests").setLevel(logging.DEBUG)
-
-
-class _Lines(logging.Formatter):
-    """A record as a JSON object: when, how grave, who, what, and the fields that came with it."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        entry: dict[str, Any] = {
-            "time": f"{moment}.{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            entry["trace"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
-
-
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Tell whether only this machine can reach an address.
+
+    Parameters
+    ----------
+    host : str
+        IP address or host name.
+
+    Returns
+    -------
+    loopback : bool
+        Whether it is a loopback address.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+class _DrainingServer(uvicorn.Server):
+    """A server that answers for a moment before it stops listening, and for another moment after that.
+
+    If a connection is closed while a request is under way on it, the request is lost. So each answer of these
+    moments tells the client that it is the connection's last one. Only then are idle connections closed.
+    """
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state = state
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._state.stopping = True
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        await asyncio.sleep(_DRAIN_SECONDS)
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(_DRAIN_SECONDS)
+        await super().shutdown(sockets)
+
+
+class _TimedConnection(HttpToolsProtocol):
+    """A connection whose client must send headers, and read answers, in time."""
+
+    def __init__(self, *arguments: Any, patience: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._patience = patience
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._reading_timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0  # bytes since the last complete header
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._header_timer = self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            return  # A request is being answered. The application limits the time for its body.
+        self._header_bytes += len(data)
+        self._header_timer = self._header_timer or self._start_timer()
+        if self._header_bytes > _MAX_HEADER_BYTES:
+            self.transport.abort()
+
+    def on_headers_complete(self) -> None:
+        _cancel(self._header_timer)
+        self._header_timer, self._header_bytes = None, 0
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reading_timer = self._reading_timer or self._start_timer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._reading_timer)
+        self._reading_timer = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._header_timer)
+        _cancel(self._reading_timer)
+        self._header_timer = self._reading_timer = None
+        super().connection_lost(exc)
+
+    def _start_timer(self) -> asyncio.TimerHandle:
+        return self.loop.call_later(self._patience, self.transport.abort)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    """Cancel a timer, if there is one."""
+    if timer is not None:
+        timer.cancel()

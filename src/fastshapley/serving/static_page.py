@@ -1,4 +1,4 @@
-"""The page that shows an exported explainer: the browser runs the graph itself. This module needs no torch."""
+"""The page that shows an exported explainer. The browser itself runs the graph."""
 
 from __future__ import annotations
 
@@ -11,27 +11,43 @@ from typing import Any
 
 from fastshapley.support.atomic_files import write_bytes
 
-_MARK = '<script src="tensors.js" defer></script>'  # before which a page with no server has its model
+# A page without a server loads its model just before this script.
+_FIRST_SCRIPT = '<script src="tensors.js" defer></script>'
 
 
 def static_files() -> dict[str, bytes]:
-    """The page's files by name, as a server sends them; ``index.html`` is the page."""
+    """Return the page's files by name, as the server sends them. ``index.html`` is the page."""
     return {file.name: file.read_bytes() for file in files(__package__).joinpath("static").iterdir()}
 
 
 def write_page(name: str, graph: bytes, folder: Path, rows: Sequence[Mapping[str, Any]] = ()) -> Path:
-    """Write the page of one graph as files that open with no server, and return the path of ``index.html``.
+    """Write the page of one model as files that open without a server.
 
-    ``rows`` are examples to start from, as JSON has them: values by column.
+    Parameters
+    ----------
+    name : str
+        Name of the model, which is the page's title.
+    graph : bytes
+        The exported explainer.
+    folder : Path
+        Where to write. Missing folders are created.
+    rows : sequence of mappings, optional
+        Example rows to choose from: values by column.
+
+    Returns
+    -------
+    page : Path
+        Path of ``index.html``.
     """
-    known = json.dumps({name: {"graph": base64.b64encode(graph).decode(), "rows": list(rows)}})
+    models = json.dumps({name: {"graph": base64.b64encode(graph).decode(), "rows": list(rows)}})
     static = static_files()
     page = static["index.html"].decode()
-    assert _MARK in page
-    found = {file: data for file, data in static.items() if f'"{file}"' in page}
-    found["model.js"] = f"globalThis.fastshapleyModels = {known};\n".encode()
-    # the page comes last: one that is there has all that it needs
-    found["index.html"] = page.replace(_MARK, f'<script src="model.js" defer></script>\n{_MARK}').encode()
-    for file, data in found.items():
+    assert _FIRST_SCRIPT in page
+    needed = {file: data for file, data in static.items() if f'"{file}"' in page}
+    needed["model.js"] = f"globalThis.fastshapleyModels = {models};\n".encode()
+    # The page is written last: if it is there, all that it needs is there.
+    scripts = f'<script src="model.js" defer></script>\n{_FIRST_SCRIPT}'
+    needed["index.html"] = page.replace(_FIRST_SCRIPT, scripts).encode()
+    for file, data in needed.items():
         write_bytes(folder / file, data)
     return folder / "index.html"

@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all, and text for them."""
+"""Write files atomically: a file is complete, or it is not there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from fastshapley.errors import InputError
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then move it there: never a half-written file."""
+    """Write a temporary file beside ``path``, then move it to ``path``.
+
+    If writing fails, the old file stays and the temporary file is removed.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write. Missing parent folders are created.
+    write : callable
+        Function that is called with the path of the temporary file and fills it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
@@ -27,14 +37,35 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def check_output(output: Path, *inputs: str | os.PathLike[str]) -> None:
-    """Refuse to write over a file that is read."""
+    """Raise an error if the output file is one of the input files.
+
+    Parameters
+    ----------
+    output : Path
+        The file to write.
+    *inputs : path-like
+        The files to read.
+
+    Raises
+    ------
+    InputError
+        If ``output`` is the same file as one of ``inputs``.
+    """
     for path in map(Path, inputs):
         if path.exists() and output.exists() and output.samefile(path):
-            raise InputError(f"--output is {output}, which is read too: name another file")
+            raise InputError(f"--output is {output}, which is also an input: choose another file")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file, or leave what was there."""
+    """Write a binary file atomically.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    data : bytes
+        Its content.
+    """
 
     def write(temporary: Path) -> None:
         temporary.write_bytes(data)
@@ -43,13 +74,33 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, or leave what was there."""
+    """Write a text file atomically, in UTF-8.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    text : str
+        Its content.
+    """
     write_bytes(path, text.encode())
 
 
 def json_text(value: Any) -> str:
-    """JSON, with null for what it has no word for: a figure that could not be measured.
+    """Return a value as JSON, with null in place of NaN and infinities.
 
+    Parameters
+    ----------
+    value : object
+        Dictionaries, lists, tuples, strings and numbers.
+
+    Returns
+    -------
+    text : str
+        The JSON text.
+
+    Examples
+    --------
     >>> json_text({"error": float("nan"), "rows": (1, 2)})
     '{"error": null, "rows": [1, 2]}'
     """

@@ -1,9 +1,13 @@
-"""shap, without the warnings of its own making that importing it brings: ``python -W error`` would stop at them."""
+"""Import shap without the warnings that its own import raises.
+
+Under ``python -W error`` these warnings would stop the import.
+"""
 
 import warnings
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", PendingDeprecationWarning)  # of its colour maps, with matplotlib 3.11
+    # shap's colour maps raise this warning with matplotlib 3.11.
+    warnings.simplefilter("ignore", PendingDeprecationWarning)
     import shap
 
 __all__ = ["shap"]

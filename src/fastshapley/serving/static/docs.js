@@ -1,20 +1,20 @@
 "use strict";
 
-/* The OpenAPI document as a page: what there is to ask, with an example to send. */
+/* Shows the OpenAPI document as a page: all addresses, each with an example to send. */
 
-const WIDTH = 56;  // letters of a line of JSON
+const LINE_WIDTH = 56;  // characters of a line of JSON
 
-/* JSON as text: what fits on a line is on one, and so is a list of numbers, however long. */
-function written(value, indent = "") {
+/* Formats JSON. A value that fits on one line takes one line, and so does any list of numbers. */
+function formatJSON(value, indent = "") {
   if (typeof value !== "object" || value === null) return JSON.stringify(value);
   const list = Array.isArray(value), [start, end] = list ? "[]" : "{}";
   const label = (name) => (list ? "" : `${JSON.stringify(name)}: `);
   const entries = Object.entries(value), inner = `${indent}  `;
   const simple = list && value.every((v) => typeof v !== "object" || v === null);
-  if (simple || JSON.stringify(value).length + indent.length <= WIDTH) {
-    return start + entries.map(([name, v]) => label(name) + written(v)).join(", ") + end;
+  if (simple || JSON.stringify(value).length + indent.length <= LINE_WIDTH) {
+    return start + entries.map(([name, v]) => label(name) + formatJSON(v)).join(", ") + end;
   }
-  const lines = entries.map(([name, v]) => inner + label(name) + written(v, inner));
+  const lines = entries.map(([name, v]) => inner + label(name) + formatJSON(v, inner));
   return `${start}\n${lines.join(",\n")}\n${indent}${end}`;
 }
 
@@ -22,8 +22,8 @@ const terms = (pairs) => make("dl", {}, ...pairs.flatMap(([term, words]) => {
   return [make("dt", {}, term), make("dd", {}, words)];
 }));
 
-/* The columns of a row, where the document has them, and what each may be. */
-function columns({ schema }) {
+/* Lists the columns of a row and their possible values, if the document has them. */
+function columnTerms({ schema }) {
   const properties = (about) => (about?.anyOf ?? [about]).find((one) => one?.properties)?.properties;
   const known = properties(properties(schema)?.instances?.items);
   if (!known) return [];
@@ -49,8 +49,8 @@ async function send(path, body, status, answer) {
     status.classList.add("error");
   }
   try {
-    text = written(JSON.parse(text));
-  } catch { /* no JSON: it is shown as it is */ }
+    text = formatJSON(JSON.parse(text));
+  } catch { /* An answer that is not JSON is shown unchanged. */ }
   answer.textContent = text;
   answer.hidden = text === "";
 }
@@ -60,15 +60,15 @@ function operation(path, method, about, guarded) {
   const button = make("button", { type: "button", class: "primary" }, "Send");
   let body = null;
   if (about.requestBody) {
-    const content = about.requestBody.content["application/json"], text = written(content.example);
+    const content = about.requestBody.content["application/json"], text = formatJSON(content.example);
     const rows = Math.min(16, text.split("\n").length);
     body = make("textarea", { spellcheck: "false", rows, "aria-label": `Body for ${path}` }, text);
-    asking.append(make("h3", {}, "Body"), body, button, ...columns(content));
+    asking.append(make("h3", {}, "Body"), body, button, ...columnTerms(content));
   } else {
     asking.append(button);
   }
   const status = make("span", { class: "status", role: "status" });
-  const answer = make("pre", { tabindex: "0", "aria-label": `Answer of ${path}`, hidden: true });
+  const answer = make("pre", { tabindex: "0", "aria-label": `Answer from ${path}`, hidden: true });
   const meanings = Object.entries(about.responses).filter(([code]) => code !== "401" || guarded);
   answering.append(make("h3", {}, "Answer", status), answer);
   answering.append(terms(meanings.map(([code, { description }]) => [code, description])));
@@ -87,7 +87,7 @@ function operation(path, method, about, guarded) {
   );
 }
 
-/* A card for each model, what is sent rows first, and one for what is of no model. */
+/* Makes one card per model, with POST first, and one card for the server. */
 function cards({ paths, security }) {
   const groups = new Map();
   for (const [path, methods] of Object.entries(paths)) {
@@ -101,7 +101,7 @@ function cards({ paths, security }) {
   const ordered = [...groups].sort(([a], [b]) => (a === "") - (b === ""));
   return ordered.map(([name, lines]) => {
     const sorted = lines.sort(([a], [b]) => a - b).map(([, line]) => line);
-    return make("section", {}, make("h2", {}, name || "The server"), make("div", { class: "card" }, ...sorted));
+    return make("section", {}, make("h2", {}, name || "Server"), make("div", { class: "card" }, ...sorted));
   });
 }
 
@@ -113,7 +113,7 @@ async function show() {
     const about = await response.json();
     say("");
     find("sign-in").hidden = true;
-    find("document").hidden = Boolean(about.security);  // a link cannot take the token along
+    find("document").hidden = Boolean(about.security);  // A link cannot send the token.
     find("lead").textContent = `${about.info.description} Version ${about.info.version}.`;
     find("operations").replaceChildren(...cards(about));
   } catch (error) {

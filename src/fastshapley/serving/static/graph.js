@@ -1,9 +1,9 @@
 "use strict";
 
-/* An ONNX graph, read from its file and run as it stands, one node after the other. It needs tensors.js,
-   operators.js and layers.js. */
+/* Reads an ONNX graph from its file and runs it, one node after the other. It needs tensors.js, operators.js and
+   layers.js. */
 
-/* A protobuf message: a list of values for the number of each field, a whole number or bytes each. */
+/* Reads a protobuf message. Returns a list of values per field number. A value is an integer or bytes. */
 function message(bytes) {
   const fields = {};
   let place = 0;
@@ -35,13 +35,13 @@ function unpacked(bytes) {
   for (let start = 0; start < bytes.length; ) {
     let end = start;
     while (bytes[end] > 127) end++;
-    found.push(message(Uint8Array.of(8, ...bytes.subarray(start, ++end)))[1][0]);  // as field 1 of a message
+    found.push(message(Uint8Array.of(8, ...bytes.subarray(start, ++end)))[1][0]);  // Read it as field 1 of a message.
     start = end;
   }
   return found;
 }
 
-/* Numbers of a repeated field, be they packed into one value or not. */
+/* Return the numbers of a repeated field, packed into one value or not. */
 const integers = (values = []) => values.flatMap((value) => (typeof value === "number" ? value : unpacked(value)));
 const floats = (values = []) => values.flatMap((value) => Array.from(new Float32Array(value.slice().buffer)));
 
@@ -59,7 +59,7 @@ function readTensor(bytes) {
   const { 1: dims, 2: [kind], 9: raw, 14: [elsewhere] = [], ...fields } = message(bytes);
   const { 4: float, 5: int32, 7: int64, 10: double } = fields;
   const type = TYPES[kind];
-  if (!type || elsewhere) throw new Error(`a tensor of kind ${kind} is not known here, or lies in another file`);
+  if (!type || elsewhere) throw new Error(`tensors of type ${kind}, or in another file, are not supported`);
   let data;
   if (raw) data = READERS[kind](raw[0].slice().buffer);
   else if (double) data = double.flatMap((value) => Array.from(new Float64Array(value.slice().buffer)));
@@ -71,7 +71,7 @@ function readNode(bytes) {
   const { 1: inputs = [], 2: outputs = [], 4: [operator], 5: attributes = [], 7: [domain] = [] } = message(bytes);
   const node = { operator: text(operator), inputs: inputs.map(text), outputs: outputs.map(text) };
   if (!["", "ai.onnx"].includes(text(domain))) node.operator = `${text(domain)}.${node.operator}`;
-  node.attributes = { outputs: outputs.length };  // how many there are is all that an old Split goes by
+  node.attributes = { outputs: outputs.length };  // An old Split has only the number of its outputs.
   for (const attribute of attributes) {
     const { 1: [name], 20: [kind] = [], ...fields } = message(attribute);
     const { 2: float, 3: int, 4: string, 5: tensor, 7: many, 8: ints } = fields;
@@ -85,23 +85,24 @@ function readNode(bytes) {
 
 function readValue(bytes) {
   const { 1: [name], 2: [type] } = message(bytes);
-  const tensor = message(type)[1];  // a sequence, or a map, has none
+  const tensor = message(type)[1];  // A sequence or a map is not a tensor.
   return { name: text(name), type: TYPES[tensor && message(tensor[0])[1]?.[0]] };
 }
 
-/* JSON, in which Python may have written NaN: it is read as null. */
+/* Parses JSON in which Python may have written NaN or Infinity, which become null. */
 function readJSON(json) {
-  const parts = /"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b/g;  // or a text, which is left alone
+  const parts = /"(?:[^"\\]|\\.)*"|-?\b(?:NaN|Infinity)\b/g;  // Strings match too, and stay unchanged.
   return JSON.parse(json.replace(parts, (part) => (part[0] === '"' ? part : "null")));
 }
 
-/* `about` is what the exporter knew; `unsupported` are operators that are not known here, with which `run` fails.
+/* An ONNX graph. `about` is the exporter's metadata. `unsupported` lists operators that are not supported here; with
+   them `run` fails.
 
-   run({rows: {dims, data}}) gives {shap_values: {dims, data}, ...}. */
-class Graph {
+   run({rows: {dims, data}}) returns {shap_values: {dims, data}, ...}. */
+class OnnxGraph {
   constructor(buffer) {
     const { 7: [graph] = [], 14: metadata = [] } = message(new Uint8Array(buffer));
-    if (!graph) throw new Error("this is no ONNX graph");
+    if (!graph) throw new Error("this is not an ONNX graph");
     const entry = metadata.map(message).find(({ 1: [key] }) => text(key) === "fastshapley");
     this.about = entry ? readJSON(text(entry[2][0])) : null;
     const { 1: nodes = [], 5: constants = [], 11: inputs = [], 12: outputs = [] } = message(graph);
@@ -120,7 +121,7 @@ class Graph {
       values.set(name, { type, dims: given[name].dims, data: STORES[type].from(given[name].data) });
     }
     for (const { operator, attributes, inputs, outputs } of this.nodes) {
-      if (!operators[operator]) throw new Error(`the operator ${operator} is not known here`);
+      if (!operators[operator]) throw new Error(`the operator ${operator} is not supported`);
       const found = operators[operator](attributes, ...inputs.map((name) => values.get(name)));
       [found].flat().forEach((value, i) => values.set(outputs[i], value));
     }

@@ -1,9 +1,9 @@
 "use strict";
 
-/* Images' page: a picture is dropped, and each class's values are laid over it. */
+/* The page for images: the user drops an image, and the page shows each class's values on top of it. */
 
-const COLOURS = { positive: [255, 0, 81], negative: [0, 139, 251] };  // as shap has them
-const FIRST = 24;  // classes that are shown until all are asked for
+const COLOURS = { positive: [255, 0, 81], negative: [0, 139, 251] };  // shap's colours
+const FIRST_CLASSES = 24;  // classes that are shown before the user asks for all
 
 class ImageView {
   constructor(model, place) {
@@ -23,18 +23,18 @@ class ImageView {
     this.file = make("input", { type: "file", id: "picture", accept: "image/*" });
     this.file.addEventListener("change", () => this.file.files[0] && this.open(this.file.files[0]));
     const size = { width: this.width, height: this.height };
-    const role = { role: "img", "aria-label": "the picture as the model sees it" };
+    const role = { role: "img", "aria-label": "the image as the model sees it" };
     this.canvas = make("canvas", { id: "preview", ...size, ...role });
     this.canvas.hidden = true;
     const range = [low, high].map((v) => minus(String(Number(v.toPrecision(3))))).join(" to ");
     const pixels = `${this.width} × ${this.height}${this.channels === 1 ? " grey" : ""} pixels`;
-    const words = `It is cropped and scaled to ${pixels}, from ${range}, as in training.`;
+    const words = `The image is cropped and scaled to ${pixels}, with values from ${range} as in training.`;
     const note = make("p", { class: "quiet" }, words);
     const drop = make(
       "div",
       { id: "drop" },
       this.canvas,
-      make("div", {}, make("label", { for: "picture" }, "Drop a picture here, or choose one"), this.file, note),
+      make("div", {}, make("label", { for: "picture" }, "Drop an image here or choose one"), this.file, note),
     );
     for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
       drop.addEventListener(kind, (event) => {
@@ -56,19 +56,19 @@ class ImageView {
 
   async open(file) {
     if (![1, 3, 4].includes(this.channels)) {
-      return say(`The model takes images of ${this.channels} channels, which no picture has.`, "error");
+      return say(`The model takes images with ${this.channels} channels, which image files cannot have.`, "error");
     }
     let bitmap;
     try {
       bitmap = await createImageBitmap(file, { colorSpaceConversion: "none" });
     } catch {
-      return say(`${file.name} is no picture that this browser can read.`, "error");
+      return say(`${file.name} is not an image that this browser can read.`, "error");
     }
     const context = this.canvas.getContext("2d", { willReadFrequently: true });
     const { width, height } = this, zoom = Math.max(width / bitmap.width, height / bitmap.height);
     const [w, h] = [bitmap.width * zoom, bitmap.height * zoom];
     context.clearRect(0, 0, width, height);
-    if (this.channels < 4) {  // what is transparent lies on white
+    if (this.channels < 4) {  // Transparent pixels become white.
       context.fillStyle = "white";
       context.fillRect(0, 0, width, height);
     }
@@ -80,8 +80,8 @@ class ImageView {
     this.all = false;
     if (this.outputs) this.outputs.anew = true;
     say("Computing …");
-    await new Promise((done) => setTimeout(done, 20));  // so that this is drawn before the page is busy,
-    say("");  // and this only when it no longer is
+    await new Promise((done) => setTimeout(done, 20));  // The browser draws the message before the page is busy,
+    say("");  // and removes it when the page is no longer busy.
     await this.updates.request();
   }
 
@@ -106,7 +106,7 @@ class ImageView {
   show(result) {
     if (this.outputs?.startsFrom(result)) return;
     this.result = result;
-    this.draw(this.all ? Infinity : FIRST);
+    this.draw(this.all ? Infinity : FIRST_CLASSES);
   }
 
   draw(most) {
@@ -127,13 +127,13 @@ class ImageView {
     this.all = most >= count;
     this.more.hidden = this.all;
     this.more.textContent = `Show all ${count} classes`;
-    const words = ["speaks against it", "speaks for it"].map((side) => make("span", {}, side));
+    const words = ["lowers the prediction", "raises the prediction"].map((side) => make("span", {}, side));
     this.legend.replaceChildren(words[0], make("span", { class: "ramp" }), words[1]);
     this.legend.hidden = false;
-    this.note.textContent = `Values are ${scaleOf(this.model.about)}, and colours on one scale for all maps.`;
+    this.note.textContent = `Values are ${scaleOf(this.model.about)}. All maps share one colour scale.`;
   }
 
-  /* One class: its map over the picture; strength(player) is from -1 to 1. */
+  /* Draws one class: its map on top of the image. strength(player) is from -1 to 1. */
   figure(output, strength, digits) {
     const { about } = this.model, { owner, names } = about.players, name = about.output_names[output];
     const count = about.output_names.length, { base_values: base, predictions, shap_values: values } = this.result;

@@ -1,6 +1,6 @@
 "use strict";
 
-/* The operators that are layers of networks: normalisations, products, convolutions, pools and changes of size. */
+/* The operators that are layers of networks: normalisations, products, convolutions, pooling and resizing. */
 
 Object.assign(operators, (() => {
   const { size, tensor, numbers, positive, steps, choose, common, spread, each } = tensors;
@@ -8,7 +8,8 @@ Object.assign(operators, (() => {
 
   // ---- normalisations
 
-  /* Runs of entries, each by its own mean and spread; weight(start, i) and shift(start, i) are of one entry. */
+  /* Standardises runs of entries, each by its own mean and variance. weight(start, i) and shift(start, i) are those of
+     one entry. */
   function standardize(x, length, epsilon, weight, shift) {
     const result = tensor(x.type, x.dims), { data } = x;
     for (let start = 0; start < data.length; start += length) {
@@ -45,9 +46,9 @@ Object.assign(operators, (() => {
     return result;
   }
 
-  // ---- products, where nearly all of the time goes
+  // ---- products, which take nearly all of the time
 
-  /* c (m, n) += a (m, k) b (k, n): four rows of b at a time, so that c is read and written less often. */
+  /* c (m, n) += a (m, k) b (k, n), with four rows of b at a time so that c is read and written less often. */
   function multiply(a, b, c, m, k, n) {
     for (let i = 0; i < m; i++) {
       const row = i * n;
@@ -64,7 +65,7 @@ Object.assign(operators, (() => {
     }
   }
 
-  /* The same with b (n, k), as linear layers have it: four sums at a time, which do not wait for each other. */
+  /* The same with b (n, k), as in linear layers, with four independent sums at a time. */
   function multiplyRows(a, b, c, m, k, n) {
     for (let i = 0; i < m; i++) {
       const row = i * k;
@@ -114,10 +115,10 @@ Object.assign(operators, (() => {
     return tensor(a.type, [...outer, ...ends], result.data);
   }
 
-  // ---- windows that slide over maps
+  // ---- sliding windows
 
-  /* Which pixel each place of the kernel sees, for each pixel of the result: (kernel, result), -1 for the padding,
-     -2 beyond it. Convolutions, their transposes and pools differ only in what they do with that. */
+  /* Returns which input pixel each place of the kernel sees, for each output pixel: shape (kernel, output), -1 in
+     the padding, -2 outside it. Convolutions, transposed convolutions and pooling all use it. */
   function windows(attributes, [height, width], [kh, kw]) {
     const { strides = [1, 1], dilations = [1, 1], ceil_mode: ceil, auto_pad: auto = "NOTSET" } = attributes;
     let { pads = [0, 0, 0, 0] } = attributes;
@@ -131,7 +132,7 @@ Object.assign(operators, (() => {
     }
     const dims = [height, width].map((dim, i) => {
       const last = (ceil ? Math.ceil : Math.floor)((dim + pads[i] + pads[i + 2] - reach[i]) / strides[i]);
-      return last * strides[i] >= dim + pads[i] ? last : last + 1;  // none starts in the padding
+      return last * strides[i] >= dim + pads[i] ? last : last + 1;  // A window may not start in the padding.
     });
     const seen = (place, dim, before, after) => {
       if (place >= 0 && place < dim) return place;
@@ -152,10 +153,10 @@ Object.assign(operators, (() => {
     return { map, dims, kernel: kh * kw };
   }
 
-  /* Maps with one axis are maps of height one. */
+  /* Treats maps with one axis as maps of height one. */
   function flat(attributes, x, w) {
     if (x.dims.length === 4) return [attributes, x, w, (y) => y];
-    if (x.dims.length !== 3) throw new Error("windows over other than one or two axes are not known here");
+    if (x.dims.length !== 3) throw new Error("windows over more than two axes are not supported");
     const { strides: [stride] = [1], dilations: [dilation] = [1], pads: [before, after] = [0, 0] } = attributes;
     const more = { strides: [1, stride], dilations: [1, dilation], pads: [0, before, 0, after] };
     if (attributes.kernel_shape) more.kernel_shape = [1, attributes.kernel_shape[0]];
@@ -193,13 +194,13 @@ Object.assign(operators, (() => {
     const [attributes, x, w, back] = flat(given, maps, filters), { group = 1, strides = [1, 1] } = attributes;
     const { dilations = [1, 1], pads = [0, 0, 0, 0], output_padding: extra = [0, 0] } = attributes;
     if (attributes.output_shape || (attributes.auto_pad ?? "NOTSET") !== "NOTSET") {
-      throw new Error("ConvTranspose with output_shape or auto_pad is not known here");
+      throw new Error("ConvTranspose with output_shape or auto_pad is not supported");
     }
     const [n, channels, height, width] = x.dims, [, share, kh, kw] = w.dims, depth = channels / group;
     const dims = [height, width].map((dim, i) => {
       return (dim - 1) * strides[i] + ([kh, kw][i] - 1) * dilations[i] + 1 - pads[i] - pads[i + 2] + extra[i];
     });
-    const { map } = windows({ strides, dilations, pads }, dims, [kh, kw]);  // of the convolution that this undoes
+    const { map } = windows({ strides, dilations, pads }, dims, [kh, kw]);  // windows of the forward convolution
     const plane = height * width, area = dims[0] * dims[1], rows = share * kh * kw;
     const result = tensor(x.type, [n, share * group, ...dims]);
     for (let i = 0; i < n; i++) {
@@ -244,11 +245,11 @@ Object.assign(operators, (() => {
 
   const globalPool = (reduce) => (_, x) => reduce({ axes: steps(x.dims.length - 2, 1, 2) }, x);
 
-  /* One axis after the other: each new entry is a weighted sum of some old ones. */
+  /* Resizes one axis after the other. Each new entry is a weighted sum of some old entries. */
   function resize(attributes, x, region, scales, sizes) {
     const { mode = "nearest", coordinate_transformation_mode: where = "half_pixel", antialias } = attributes;
     const { nearest_mode: nearest = "round_prefer_floor", cubic_coeff_a: bend = -0.75 } = attributes;
-    if (antialias) throw new Error("Resize with antialias is not known here");
+    if (antialias) throw new Error("Resize with antialias is not supported");
     const axes = attributes.axes ?? steps(x.dims.length);
     return axes.reduce((now, axis, i) => {
       const dim = x.dims[axis], length = sizes?.data.length ? sizes.data[i] : Math.floor(dim * scales.data[i]);
@@ -260,7 +261,7 @@ Object.assign(operators, (() => {
         align_corners: (v) => (length > 1 ? (v * (dim - 1)) / (length - 1) : 0),
         asymmetric: (v) => v / scale,
       }[where];
-      if (!old) throw new Error(`Resize with ${where} is not known here`);
+      if (!old) throw new Error(`Resize with ${where} is not supported`);
       const round = {
         floor: Math.floor,
         ceil: Math.ceil,

@@ -1,13 +1,13 @@
 "use strict";
 
-/* The operators of ONNX graphs: those that exported explainers use, and that networks of torch bring. An operator
-   takes a node's attributes and its inputs, and gives a tensor, or a list of them. More are in layers.js. */
+/* The operators of ONNX graphs that exported explainers and torch networks use. An operator takes a node's
+   attributes and inputs, and returns a tensor or a list of tensors. More are in layers.js. */
 
 const operators = (() => {
   const { size, tensor, numbers, positive, steps, strides, places, whole, take, choose, groups } = tensors;
   const { common, spread, each } = tensors;
 
-  // ---- of each entry by itself
+  // ---- operators on single entries
 
   const unary = (f) => (attributes, x) => each((v) => f(v, attributes), x.type, x);
   const binary = (f) => (_, a, b) => each(f, a.type, a, b);
@@ -17,7 +17,7 @@ const operators = (() => {
   const sigmoid = (v) => 1 / (1 + Math.exp(-v));
   const softplus = (v) => Math.max(v, 0) + Math.log1p(Math.exp(-Math.abs(v)));
 
-  /* A series whose terms are all positive, so that nothing cancels. */
+  /* A series with only positive terms, so no precision is lost. */
   function erf(v) {
     if (!(Math.abs(v) < 6)) return Math.sign(v);
     let term = v, sum = v;
@@ -119,7 +119,7 @@ const operators = (() => {
     return tensor(x.type, [...x.dims.slice(0, at), ...indices.dims, ...x.dims.slice(at + 1)], found.data);
   }
 
-  /* Where along an axis the indices of GatherElements and ScatterElements point: one place for each of them. */
+  /* Returns the positions to which the indices of GatherElements and ScatterElements point. */
   function elements(x, indices, given = 0) {
     const axis = positive(given, x.dims.length), apart = strides(x.dims);
     const base = places(indices.dims.map((dim, i) => steps(dim, i === axis ? 0 : apart[i])));
@@ -130,7 +130,7 @@ const operators = (() => {
     return tensor(x.type, indices.dims, STORES[x.type].from(elements(x, indices, axis), (place) => x.data[place]));
   }
 
-  /* Where the slices start that the indices of GatherND and ScatterND point to, and how long they are. */
+  /* Returns where the slices start to which the indices of GatherND and ScatterND point, and their length. */
   function slices(x, indices) {
     const depth = indices.dims.at(-1), apart = strides(x.dims), starts = [];
     for (let i = 0; i < indices.data.length; i += depth) {
@@ -144,7 +144,7 @@ const operators = (() => {
   }
 
   function gatherND({ batch_dims: batches = 0 }, x, indices) {
-    if (batches) throw new Error("GatherND with batch_dims is not known here");
+    if (batches) throw new Error("GatherND with batch_dims is not supported");
     const [starts, length] = slices(x, indices);
     const result = tensor(x.type, [...indices.dims.slice(0, -1), ...x.dims.slice(indices.dims.at(-1))]);
     starts.forEach((start, i) => result.data.set(x.data.subarray(start, start + length), i * length));
@@ -206,7 +206,7 @@ const operators = (() => {
     return result;
   }
 
-  // ---- sums over axes
+  // ---- reductions over axes
 
   const reduce = (f) => (attributes, x, given) => {
     const { keepdims = 1, noop_with_empty_axes: noop } = attributes;

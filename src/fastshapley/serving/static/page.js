@@ -1,21 +1,21 @@
 "use strict";
 
-/* Which model is shown, where it comes from, and what is known of its error. The rest is table.js and images.js. */
+/* Loads a model, shows it with table.js or images.js, and tells how accurate its values are. */
 
-const LEVEL = 1.645;  // standard errors to either side of a value, within which 90 % of the exact ones lie
+const LEVEL = 1.645;  // standard errors to each side of a value for a 90 % interval
 
 const minus = (shown) => shown.replace("-", "−");
 const plain = (value, digits) => minus(value.toFixed(digits));
 const signed = (value, digits) => (value < 0 ? "" : "+") + plain(value, digits);
 const rounded = (v) => (v < 10 ? Number(v.toPrecision(2)) : v.toFixed(1));
-const percent = (share) => `${rounded(100 * share)}\u00a0%`;  // which is not broken between lines
+const percent = (share) => `${rounded(100 * share)}\u00a0%`;  // a space without a line break
 
-/* So many digits after the point that numbers of this size have four. */
+/* Returns the number of decimals with which numbers of this size have four digits. */
 const digitsFor = (largest) => Math.min(9, Math.max(0, 3 - Math.floor(Math.log10(largest || 1))));
 
-// ---- where models come from
+// ---- models
 
-const stored = globalThis.fastshapleyModels;  // those of a page with no server, which are in a script beside it
+const stored = globalThis.fastshapleyModels;  // models of a page without a server, from model.js
 
 async function ask(path, options = {}) {
   const response = await request(path, options);
@@ -29,31 +29,31 @@ async function names() {
   return stored ? Object.keys(stored) : (await (await ask("v1/models")).json()).models;
 }
 
-class Model {
+class PageModel {
   constructor(name, buffer, rows) {
     this.name = name;
     this.rows = rows;
-    this.graph = new Graph(buffer);
+    this.graph = new OnnxGraph(buffer);
     this.about = this.graph.about;
-    if (!this.about) throw new Error(`${name} is an ONNX graph, but not one that fastshapley exported.`);
+    if (!this.about) throw new Error(`${name} is an ONNX graph, but fastshapley did not export it.`);
     this.needsOutputs = this.graph.inputs.length > 1;
     const missing = this.graph.unsupported;
     const which = `the operator${missing.length > 1 ? "s" : ""} ${missing.join(", ")}`;
-    this.trouble = missing.length ? `This page does not know ${which}` : "";  // why it cannot compute
+    this.trouble = missing.length ? `This page does not support ${which}` : "";  // why the page cannot compute
   }
 
   static async load(name) {
     if (stored) {
       const letters = atob(stored[name].graph), bytes = new Uint8Array(letters.length);
       for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
-      return new Model(name, bytes.buffer, stored[name].rows);
+      return new PageModel(name, bytes.buffer, stored[name].rows);
     }
     const path = `models/${encodeURIComponent(name)}`;
     const [graph, rows] = await Promise.all([ask(`${path}.onnx`), ask(`${path}.rows.json`)]);
-    return new Model(name, await graph.arrayBuffer(), await rows.json());
+    return new PageModel(name, await graph.arrayBuffer(), await rows.json());
   }
 
-  /* The graph's outputs, from here; from the server where an operator is not known here, and there is one. */
+  /* Runs the graph in the page, or on the server if the page cannot. */
   async compute(inputs) {
     if (!this.trouble) {
       try {
@@ -63,7 +63,7 @@ class Model {
       }
     }
     if (stored) throw new Error(`${this.trouble}. "fastshapley serve" can show this model.`);
-    say(`${this.trouble}: the values come from the server.`);
+    say(`${this.trouble}, so the server computes the values.`);
     find("where").textContent = "Computed by the server.";
     return this.infer(inputs);
   }
@@ -73,7 +73,7 @@ class Model {
       name,
       shape: inputs[name].dims,
       datatype: type === "float" ? "FP32" : "FP64",
-      data: Array.from(inputs[name].data),  // in JSON a gap, which is NaN, is null
+      data: Array.from(inputs[name].data),  // JSON has null for NaN, a missing value.
     }));
     const path = `v2/models/${encodeURIComponent(this.name)}/infer`;
     const headers = { "Content-Type": "application/json" };
@@ -83,7 +83,7 @@ class Model {
   }
 }
 
-/* Computes and shows, one after the other: of inputs that come meanwhile, only the last ones count. */
+/* Computes and shows values. If inputs change while the page computes, only the last ones are used. */
 class Updates {
   constructor(model, inputs, show) {
     Object.assign(this, { model, inputs, show, busy: false, again: false });
@@ -107,9 +107,9 @@ class Updates {
   }
 }
 
-// ---- what values mean
+// ---- links and accuracy
 
-const CLIP = 1e-7;  // as in the library: so far probabilities are kept from 0 and 1
+const CLIP = 1e-7;  // smallest distance of probabilities from 0 and 1, as in the library
 const clipped = (v) => Math.min(Math.max(v, CLIP), 1 - CLIP);
 const LINKS = {
   identity: { apply: (v) => v },
@@ -119,11 +119,11 @@ const LINKS = {
 
 function scaleOf({ link, scale }) {
   if (link === "logit") return "on the scale of log-odds";
-  if (link === "log") return "on the scale of the output's logarithm";
+  if (link === "log") return "on the scale of the logarithm of the output";
   return scale === "real" ? "in the units of the model's output" : "on the scale of probabilities";
 }
 
-/* Fields for what the model gives, of a game that only the model itself can play. */
+/* Fields for the model's outputs, which explanations of the model itself need. */
 class Outputs {
   constructor(model, changed) {
     this.about = model.about;
@@ -137,7 +137,7 @@ class Outputs {
       field.addEventListener("input", () => {
         if (Number.isNaN(field.valueAsNumber)) return;
         this.values[i] = field.valueAsNumber;
-        if (scale === "probabilities" && outputs.length === 2) {  // of two, one tells the other
+        if (scale === "probabilities" && outputs.length === 2) {  // Two probabilities sum to one.
           this.values[1 - i] = 1 - field.valueAsNumber;
           this.fields[1 - i].value = Number(this.values[1 - i].toFixed(9));
         }
@@ -147,13 +147,13 @@ class Outputs {
     });
     const labels = outputs.map((name, i) => make("label", { for: `output-${i}` }, name, this.fields[i]));
     const why = [
-      "These values are of the model itself, which is not in this page:",
-      "they sum to its output minus the base value. Type what it gives.",
+      "These values explain the model itself, which is not in this page.",
+      "They sum to the model's output minus the base value. Enter the model's output.",
     ].join(" ");
     this.element = make(
       "fieldset",
       { id: "outputs" },
-      make("legend", {}, "What the model gives"),
+      make("legend", {}, "Output of the model"),
       make("p", { class: "quiet" }, why),
       make("div", { class: "line" }, ...labels),
     );
@@ -163,7 +163,7 @@ class Outputs {
     return { dims: [1, this.values.length], data: this.values.map(LINKS[this.about.link].apply) };
   }
 
-  /* Whether all is to be anew, and so starts from the base value, with which values sum to nothing. */
+  /* Starts from the base value if the row is new, so that the values sum to zero. Returns whether it did. */
   startsFrom({ base_values: base }) {
     if (!this.anew) return false;
     this.anew = false;
@@ -174,41 +174,41 @@ class Outputs {
   }
 }
 
-/* What the report says of the values, in plain words; the limits are those that report.py warns at. */
-function certificate({ report }) {
-  const title = make("h2", {}, "How far these values are off");
+/* Tells what the report says about the values. The warnings have the same limits as trust/report.py. */
+function accuracy({ report }) {
+  const title = make("h2", {}, "Accuracy of these values");
   if (!report) return [title, make("p", {}, "The error of these values was not measured.")];
   const paragraphs = [], warnings = [], known = (v) => v !== null && v !== undefined;
   const { rows, truth, held_out: heldOut, relative_squared_error: relative, sign_agreement: signs } = report;
   const { fidelity, surrogate_error: surrogate, mean_squared_error: own } = report;
-  const where = `${rows} ${heldOut ? "rows that were held out" : "of the rows that it was trained on"}`;
+  const where = `${rows} ${heldOut ? "held-out rows" : "training rows"}`;
   const share = percent(Math.max(0, relative));
-  const size = known(relative) ? `their squared error is ${share} of their squared size` : "";
-  const sign = known(signs) ? `${percent(signs)} of the large ones have the right sign` : "";
+  const size = known(relative) ? `the squared error is ${share} of the squared size of the values` : "";
+  const sign = known(signs) ? `${percent(signs)} of the large values have the right sign` : "";
   const found = [size, sign].filter(Boolean).join(", and ");
-  if (found) paragraphs.push(`On ${where}, ${found} (truth: ${truth}).`);
-  if (surrogate === 0) paragraphs.push("They are values of the model itself.");
+  if (found) paragraphs.push(`On ${where}, ${found} (reference: ${truth}).`);
+  if (surrogate === 0) paragraphs.push("These values explain the model itself.");
   else if (known(fidelity)) {
     const round = (v) => Number(Math.max(0, v).toPrecision(2));
     const parts = [
-      "They explain a surrogate: a network that imitates the model, and accounts for",
-      `${percent(Math.max(0, fidelity))} of the variance of its outputs.`,
+      "These values explain a surrogate: a network that imitates the model. It explains",
+      `${percent(Math.max(0, fidelity))} of the variance of the model's outputs.`,
     ];
     if (known(surrogate) && known(own)) {
-      parts.push(`The mean squared error of a row's values is ${round(own)} to those of the surrogate,`);
-      parts.push(`and about ${round(surrogate)} more to those of the model.`);
+      parts.push(`The mean squared error of a row's values is ${round(own)} for the surrogate,`);
+      parts.push(`and about ${round(surrogate)} larger for the model.`);
     }
     paragraphs.push(parts.join(" "));
   }
-  if (!heldOut) warnings.push("Values of new rows are further off than was measured here.");
-  else if (rows < 20) warnings.push(`${rows} row${rows === 1 ? " is" : "s are"} little to go by.`);
+  if (!heldOut) warnings.push("Values of new rows have a larger error than was measured here.");
+  else if (rows < 20) warnings.push(`Only ${rows} row${rows === 1 ? " was" : "s were"} measured.`);
   if (relative > 0.1) {
     const off = percent(Math.sqrt(relative));
-    warnings.push(`Values are off by ${off} of their size: trust the largest of a row at most.`);
+    warnings.push(`The error is ${off} of the size of the values: trust only the largest values of a row.`);
   }
   if (known(signs) && signs < 0.9) warnings.push(`${percent(1 - signs)} of the large values have the wrong sign.`);
   if (known(fidelity) && fidelity < 0.9) {
-    warnings.push("The surrogate is far from the model: these values explain another one.");
+    warnings.push("The surrogate differs a lot from the model, so these values explain a different model.");
   }
   return [
     title,
@@ -229,18 +229,18 @@ function failed(error) {
 async function openModel(name) {
   const turn = ++state.turn;
   say("Loading …");
-  const model = await Model.load(name);
-  if (turn !== state.turn) return;  // another has been chosen meanwhile
+  const model = await PageModel.load(name);
+  if (turn !== state.turn) return;  // The reader has chosen another model meanwhile.
   say("");
   const images = !model.about.schema.columns;
   document.title = `${name} · Shapley values`;
   find("title").textContent = name;
   find("lead").textContent = images
-    ? "What each part of a picture adds to each prediction."
-    : "What each column adds to the prediction. Change a value, and see.";
+    ? "How much each part of an image adds to each prediction."
+    : "How much each column adds to the prediction. Change a value to see its effect.";
   find("where").textContent = "Computed in your browser: what you enter stays on this page.";
-  find("certificate").replaceChildren(...certificate(model.about));
-  find("certificate").hidden = false;
+  find("accuracy").replaceChildren(...accuracy(model.about));
+  find("accuracy").hidden = false;
   find("view").replaceChildren();
   state.model = model;
   state.view = new (images ? ImageView : TableView)(model, find("view"));
@@ -250,7 +250,7 @@ async function start() {
   try {
     const known = await names();
     find("sign-in").hidden = true;
-    if (!known.length) return say("There is no model here.", "error");
+    if (!known.length) return say("This server has no models.", "error");
     find("model").replaceChildren(...known.map((name) => make("option", {}, name)));
     find("models").hidden = known.length < 2;
     await openModel(known[0]);

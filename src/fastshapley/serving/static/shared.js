@@ -1,10 +1,10 @@
 "use strict";
 
-/* What the page of values and the page of addresses both do: make elements, and ask the server. */
+/* Shared by both pages: make elements, and send requests to the server. */
 
 const find = (id) => document.getElementById(id);
 
-/* An element; children that are strings are text, never HTML. */
+/* Makes an element. Children that are strings become text, never HTML. */
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -21,14 +21,14 @@ function say(message, kind = "") {
 
 let token = "";
 
-/* The server's answer, whatever its status; paths are relative, as the server may be behind another one. */
+/* Returns the server's answer, whatever its status. Paths are relative because the server may be behind a proxy. */
 function request(path, options = {}) {
-  const bytes = new TextEncoder().encode(`Bearer ${token}`);  // a header's letters are bytes
+  const bytes = new TextEncoder().encode(`Bearer ${token}`);  // Headers hold bytes.
   const headers = { ...options.headers, ...(token && { Authorization: String.fromCharCode(...bytes) }) };
   return fetch(path, { ...options, headers });
 }
 
-/* Ask for the token; of one that was given already, say that it is not the right one. */
+/* Asks for the token, and says so if a token was rejected before. */
 function signIn() {
   find("sign-in").hidden = false;
   find("token").focus();

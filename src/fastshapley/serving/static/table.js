@@ -1,9 +1,9 @@
 "use strict";
 
-/* A table's page: a line for each player, with the controls of its columns and the bar of its value. */
+/* The page for tables: one line per player, with the controls of its columns and a bar for its value. */
 
-/* One column: its control, and the number that the graph takes for it, NaN for a gap. */
-class Column {
+/* One column: its controls, and the number that the graph takes, which is NaN for a missing value. */
+class ColumnControls {
   constructor(about, number, range, changed) {
     this.name = String(about.key);
     this.id = `column-${number}`;
@@ -12,13 +12,13 @@ class Column {
     this.integral = /^u?int/i.test(about.inner || about.dtype);
     this.value = NaN;
     this.changed = changed;
-    if (this.choices) this.offer();
-    else this.measure(range);
+    if (this.choices) this.makeList();
+    else this.makeSlider(range);
     for (const control of this.controls) control.setAttribute("data-column", this.name);
   }
 
-  /* Categories are chosen. */
-  offer() {
+  /* Makes a list of categories to choose from. */
+  makeList() {
     const options = this.choices.map((choice, code) => make("option", { value: code }, String(choice)));
     const select = make("select", { id: this.id }, make("option", { value: "" }, "missing"), ...options);
     select.addEventListener("input", () => this.take(select.value === "" ? NaN : Number(select.value)));
@@ -27,8 +27,8 @@ class Column {
     this.show = () => (select.value = Number.isNaN(this.value) ? "" : this.value);
   }
 
-  /* Numbers are slid, to where nearly all of them lie, or typed; an empty field is a gap. */
-  measure(range) {
+  /* Makes a slider over the usual range, and a field for any number. An empty field is a missing value. */
+  makeSlider(range) {
     const [low, middle, high] = range ?? [0, NaN, 0];
     const step = 10 ** Math.max(this.integral ? 0 : -12, Math.floor(Math.log10((high - low) / 100)));
     const grain = this.integral ? 1 : high > low ? step : "any";
@@ -61,7 +61,7 @@ class Column {
     this.changed();
   }
 
-  /* A value as JSON has it; a category that is not known is a gap. */
+  /* Sets a JSON value. An unknown category is a missing value. */
   set(given) {
     const code = this.categories ? this.categories.indexOf(given) : Number(given);
     const gap = given === null || given === undefined || !Number.isFinite(code) || (this.categories && code < 0);
@@ -70,8 +70,8 @@ class Column {
   }
 }
 
-/* One player: its line. */
-class Player {
+/* The line of one player. */
+class PlayerLine {
   constructor(name, columns) {
     this.name = name;
     this.fill = make("span", { class: "fill" });
@@ -115,12 +115,12 @@ class TableView {
     this.outputNames = outputs;
     this.updates = new Updates(model, () => this.inputs(), (result) => this.show(result));
     const changed = () => this.updates.request();
-    this.columns = schema.columns.map((about, i) => new Column(about, i, ranges?.[i], changed));
+    this.columns = schema.columns.map((about, i) => new ColumnControls(about, i, ranges?.[i], changed));
     this.players = players.names.map((name, i) => {
-      return new Player(name, this.columns.filter((_, column) => players.owner[column] === i));
+      return new PlayerLine(name, this.columns.filter((_, column) => players.owner[column] === i));
     });
     this.outputs = model.needsOutputs ? new Outputs(model, changed) : null;
-    this.chosen = null;  // the output that is explained, once the reader has chosen one
+    this.chosen = null;  // the output that the reader chose to explain
     this.build(place, players.owner.length ? [] : this.columns);
     this.choose();
   }
@@ -170,11 +170,11 @@ class TableView {
     });
     if (columns.length) place.append(make("ol", { class: "loose" }, ...columns));
     place.append(choices, ...(this.outputs ? [this.outputs.element] : []));
-    const group = { class: "equation", role: "group", "aria-label": "The sum" };
+    const group = { class: "equation", role: "group", "aria-label": "Sum" };
     place.append(make("div", group, ...equation, this.scale), this.note, this.list);
   }
 
-  /* Put in the row that is chosen; lines are put in order by what comes out. */
+  /* Shows the chosen row. The lines are then sorted by the size of their values. */
   choose() {
     const given = this.model.rows[this.row.value];
     for (const column of this.columns) {
@@ -205,7 +205,8 @@ class TableView {
     const values = of("shap_values"), errors = result.error_std ? of("error_std") : [];
     const base = result.base_values.data[this.shown], prediction = predictions[this.shown];
     const reach = Math.max(...values.map((value, i) => Math.abs(value) + LEVEL * (errors[i] ?? 0)), 1e-12);
-    this.extent = this.fresh ? reach : Math.max(this.extent, reach);  // one scale while values are changed
+    // The scale does not shrink while the reader changes values.
+    this.extent = this.fresh ? reach : Math.max(this.extent, reach);
     if (this.fresh) {
       this.digits = digitsFor(Math.max(Math.abs(base), Math.abs(prediction), reach));
       const order = this.players.map((_, i) => i).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
@@ -229,8 +230,8 @@ class TableView {
     const several = this.outputNames.length > 1 ? ` “${this.outputNames[this.shown]}”` : "";
     this.note.textContent = [
       `Bars to the right raise the prediction${several}, bars to the left lower it.`,
-      whiskers ? "90 % of exact values lie within the whiskers." : "",
-      off ? "This explainer's values were not made to add up to the prediction." : "",
+      whiskers ? "About 90 % of the exact values lie within the whiskers." : "",
+      off ? "The values of this explainer are not normalised, so they do not add up to the prediction." : "",
     ].filter(Boolean).join(" ");
   }
 }

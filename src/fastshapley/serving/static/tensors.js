@@ -1,10 +1,10 @@
 "use strict";
 
-/* What all operators work on. A tensor is {type, dims, data}; whole numbers are kept as doubles, which are exact up
-   to 2^53. */
+/* Tensors, which all operators work on. A tensor is {type, dims, data}. Integers are stored as doubles, which are
+   exact up to 2^53. */
 
 const STORES = { float: Float32Array, double: Float64Array, int: Float64Array, bool: Uint8Array };
-const TYPES = { 1: "float", 2: "int", 3: "int", 6: "int", 7: "int", 9: "bool", 11: "double" };  // by ONNX's numbers
+const TYPES = { 1: "float", 2: "int", 3: "int", 6: "int", 7: "int", 9: "bool", 11: "double" };  // ONNX's codes of types
 
 const tensors = (() => {
   const size = (dims) => dims.reduce((product, dim) => product * dim, 1);
@@ -18,15 +18,16 @@ const tensors = (() => {
     return found;
   }
 
-  /* How far entries that follow each other along each axis lie apart. */
+  /* Returns the distance between neighbouring entries along each axis. */
   function strides(dims) {
     const found = new Array(dims.length);
     for (let axis = dims.length - 1, stride = 1; axis >= 0; stride *= dims[axis--]) found[axis] = stride;
     return found;
   }
 
-  /* The places that lists of offsets, one an axis, lead to, in order; -1 where one of them does. Nearly all that
-     moves numbers about is this: an axis that is cut, turned, repeated, padded or chosen from is a list. */
+  /* Returns the positions that one list of offsets per axis leads to, in order. A position is -1 if one of its
+     offsets is. Most operators that move entries only change these lists: they slice, reverse, repeat, pad or
+     select along an axis. */
   function places(lists) {
     let found = Int32Array.of(0);
     for (const list of lists) {
@@ -39,7 +40,7 @@ const tensors = (() => {
     return found;
   }
 
-  /* The lists of a whole tensor, in which operators then replace some. */
+  /* Returns the lists of offsets of a whole tensor. Operators then replace some of them. */
   function whole(x) {
     const apart = strides(x.dims);
     return x.dims.map((dim, axis) => steps(dim, apart[axis]));
@@ -51,20 +52,20 @@ const tensors = (() => {
     return result;
   }
 
-  /* Along one axis, the entries at some indices. */
+  /* Selects the entries at some indices along one axis. */
   function choose(x, axis, indices) {
     const lists = whole(x);
     lists[axis] = indices.map((index) => lists[axis][positive(index, x.dims[axis])]);
     return take(x, lists);
   }
 
-  /* Where each group starts that lies along some axes, and the offsets within one. */
+  /* Returns where each group along some axes starts, and the offsets within a group. */
   function groups(x, axes) {
     const lists = whole(x);
     return [false, true].map((along) => places(lists.filter((_, axis) => axes.includes(axis) === along)));
   }
 
-  /* The shape that all of these can be spread to. */
+  /* Returns the shape to which all of these shapes broadcast. */
   function common(shapes) {
     const rank = Math.max(...shapes.map((dims) => dims.length));
     return steps(rank).map((axis) => {
@@ -73,7 +74,7 @@ const tensors = (() => {
     });
   }
 
-  /* A tensor's data, spread to such a shape. */
+  /* Broadcasts a tensor's data to a shape. */
   function spread(x, dims) {
     const entries = size(dims);
     if (x.data.length === entries) return x.data;
@@ -82,7 +83,7 @@ const tensors = (() => {
     return take(x, dims.map((dim, i) => steps(dim, i < skip || x.dims[i - skip] === 1 ? 0 : apart[i - skip]))).data;
   }
 
-  /* A function of one, two or three numbers, of all entries. */
+  /* Applies a function of one, two or three numbers to all entries. */
   function each(f, type, ...inputs) {
     const dims = inputs.length > 1 ? common(inputs.map((x) => x.dims)) : inputs[0].dims;
     const [a, b, c] = inputs.map((x) => spread(x, dims)), result = tensor(type, dims), out = result.data;

@@ -1,0 +1,200 @@
+"""KServe's V1 protocol: rows as JSON objects or lists.
+
+A request is ``{"instances": [{"age": 39, "job": "clerk"}, ...]}``, with rows as objects or as lists in the order of
+the columns. The whole body may also be one row. If the graph needs the model's outputs, they are in ``outputs``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from fastshapley.errors import InputError
+from fastshapley.export.graph import Array, Graph
+from fastshapley.serving.batching import Results
+from fastshapley.serving.model_loader import ServedModel
+from fastshapley.serving.openapi_schemas import (
+    array_schema,
+    example_row,
+    fixed_numbers_schema,
+    object_schema,
+    operation,
+    row_schema,
+)
+from fastshapley.serving.responses import JsonResponse
+from fastshapley.serving.serving_protocol import (
+    ModelRoute,
+    Protocol,
+    RowsRequest,
+    RowsRoute,
+    ServerRoute,
+    check_row_count,
+    graph_inputs,
+)
+from fastshapley.serving.state import ServerState
+
+
+def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
+    """Read the rows of a request.
+
+    Parameters
+    ----------
+    body : object
+        The parsed body.
+    graph : Graph
+        The graph that takes the rows.
+    max_rows : int
+        Largest number of rows.
+
+    Returns
+    -------
+    arrays : tuple of ndarray
+        The graph's inputs.
+
+    Raises
+    ------
+    InputError
+        If the body or a row is not as it should be.
+    """
+    outputs = None
+    if isinstance(body, dict) and "instances" in body:
+        outputs, rows = body.get("outputs"), body["instances"]
+    else:
+        rows = [body] if isinstance(body, dict) else None
+    if not isinstance(rows, list) or not rows:
+        raise InputError('the body must be {"instances": [row, ...]} or one row as an object')
+    check_row_count(len(rows), max_rows)
+    return graph_inputs(graph.encode(rows), outputs, graph)
+
+
+def write_explanations(results: Results, graph: Graph) -> dict[str, Any]:
+    """Return predictions, and one explanation per row.
+
+    Parameters
+    ----------
+    results : dict of str to ndarray
+        The graph's results.
+    graph : Graph
+        The graph.
+
+    Returns
+    -------
+    answer : dict
+        ``predictions``, ``explanations`` (values, base values and standard errors of each row),
+        ``feature_names``, ``grid`` for images on a grid, and ``output_names``.
+    """
+    results = _drop_single_output(results, graph)
+    predictions = results["predictions"]
+    others = [(name, values) for name, values in results.items() if name != "predictions"]
+    answer: dict[str, Any] = {
+        "predictions": predictions,
+        "explanations": [{name: values[row] for name, values in others} for row in range(len(predictions))],
+        "feature_names": graph.players,
+    }
+    if (grid := graph.about["players"]["grid"]) is not None:
+        answer["grid"] = grid
+    answer["output_names"] = graph.output_names
+    return answer
+
+
+def write_predictions(results: Results, graph: Graph) -> dict[str, Any]:
+    """Return the predictions, which are base values plus Shapley values.
+
+    Parameters
+    ----------
+    results : dict of str to ndarray
+        The graph's results.
+    graph : Graph
+        The graph.
+
+    Returns
+    -------
+    answer : dict
+        ``predictions`` and ``output_names``.
+    """
+    predictions = _drop_single_output(results, graph)["predictions"]
+    return {"predictions": predictions, "output_names": graph.output_names}
+
+
+def _drop_single_output(results: Results, graph: Graph) -> Results:
+    if len(graph.output_names) > 1:
+        return results
+    return {name: values[..., 0] for name, values in results.items()}
+
+
+def _read_explain(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
+    graph = model.graph
+    return RowsRequest(read_rows(body, graph, max_rows), lambda results: write_explanations(results, graph))
+
+
+def _read_predict(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
+    graph = model.graph
+    return RowsRequest(read_rows(body, graph, max_rows), lambda results: write_predictions(results, graph))
+
+
+def _list_models(state: ServerState) -> Response:
+    return JsonResponse({"models": sorted(state.models)})
+
+
+def _show_model(model: ServedModel) -> Response:
+    return JsonResponse({"name": model.name, "ready": True})
+
+
+def _describe_server() -> dict[str, Any]:
+    names = array_schema({"type": "string"})
+    return {"/v1/models": {"get": operation("List the models", object_schema(models=names))}}
+
+
+def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
+    request, example = _describe_request(graph, max_rows)
+    number = {"type": "number"}
+    value = number if len(graph.output_names) == 1 else array_schema(number)
+    explanations = array_schema(object_schema(shap_values=array_schema(value), base_values=value))
+    names = array_schema({"type": "string"})
+    predictions = {"predictions": array_schema(value), "output_names": names}
+    explanation = object_schema(explanations=explanations, feature_names=names, **predictions)
+    return {
+        f"/v1/models/{name}": {"get": operation("Check whether a model is ready", {"type": "object"})},
+        f"/v1/models/{name}:explain": {
+            "post": operation("Return Shapley values with standard errors", explanation, request, example)
+        },
+        f"/v1/models/{name}:predict": {
+            "post": operation(
+                "Return predictions: base values plus Shapley values",
+                object_schema(**predictions),
+                request,
+                example,
+            )
+        },
+    }
+
+
+def _describe_request(graph: Graph, max_rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schema of a request, and an example."""
+    row, outputs = row_schema(graph), len(graph.output_names)
+    instances = {**array_schema(row), "minItems": 1, "maxItems": max_rows}
+    example: dict[str, Any] = {"instances": [example_row(graph)]}
+    if graph.needs_outputs:
+        example["outputs"] = [[0.5] * outputs]
+        request = object_schema(
+            instances={**instances, "maxItems": 1},
+            outputs={**array_schema(fixed_numbers_schema(outputs)), "minItems": 1, "maxItems": 1},
+        )
+        return request, example
+    request = object_schema(instances=instances)
+    if graph.image_shape is None:
+        request = {"anyOf": [request, {**row["anyOf"][0], "description": "One row."}]}
+    return request, example
+
+
+KSERVE_V1 = Protocol(
+    rows_routes=(
+        RowsRoute("explain", "/v1/models/{name}:explain", _read_explain),
+        RowsRoute("predict", "/v1/models/{name}:predict", _read_predict),
+    ),
+    model_routes=(ModelRoute("show", "/v1/models/{name}", _show_model),),
+    server_routes=(ServerRoute("list", "/v1/models", _list_models),),
+    describe_server=_describe_server,
+    describe_model=_describe_model,
+)

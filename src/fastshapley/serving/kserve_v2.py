@@ -1,0 +1,331 @@
+"""KServe's V2 protocol (Open Inference Protocol): rows as tensors.
+
+A request has one tensor ``rows`` with all columns, where categories are codes, or one tensor per column, where
+categories are names. If the graph needs the model's outputs, they are in a tensor ``outputs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from fastshapley.errors import InputError
+from fastshapley.export.graph import Array, Graph
+from fastshapley.serving.batching import Results
+from fastshapley.serving.model_loader import ServedModel
+from fastshapley.serving.openapi_schemas import fixed_numbers_schema, object_schema, operation, tuple_schema
+from fastshapley.serving.responses import JsonResponse
+from fastshapley.serving.serving_protocol import (
+    ModelRoute,
+    Protocol,
+    RowsRequest,
+    RowsRoute,
+    ServerRoute,
+    check_row_count,
+    graph_inputs,
+    numeric_array,
+)
+from fastshapley.serving.state import ServerState
+from fastshapley.version import __version__
+
+_MAX_AXES = 8  # axes of a tensor
+_DATATYPES = (
+    "BOOL",
+    "BYTES",
+    "FP32",
+    "FP64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+)
+
+
+def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
+    """Read the rows of a request.
+
+    Parameters
+    ----------
+    body : object
+        The parsed body.
+    graph : Graph
+        The graph that takes the rows.
+    max_rows : int
+        Largest number of rows.
+
+    Returns
+    -------
+    arrays : tuple of ndarray
+        The graph's inputs.
+
+    Raises
+    ------
+    InputError
+        If the body or a tensor is not as it should be.
+    """
+    tensors = _read_tensors(body, max_rows)
+    outputs = tensors.pop("outputs", None) if graph.needs_outputs else None
+    if tensors.keys() == {"rows"} and graph.columns != ["rows"]:
+        dtype = np.float64 if graph.image_shape is None else np.float32
+        rows = graph.check(numeric_array("rows", tensors["rows"], dtype))
+    elif graph.image_shape is None and tensors:
+        rows = graph.encode(_rows_from_columns(tensors))
+    else:
+        raise InputError("the body needs an input with the name rows")
+    if len(rows) == 0:
+        raise InputError("the request has no rows")
+    return graph_inputs(rows, None if outputs is None else outputs.tolist(), graph)
+
+
+def requested_outputs(body: Any, graph: Graph) -> list[str]:
+    """Return the names of the output tensors that a request asks for.
+
+    Parameters
+    ----------
+    body : object
+        The parsed body.
+    graph : Graph
+        The graph.
+
+    Returns
+    -------
+    names : list of str
+        Names of the outputs, by default all.
+
+    Raises
+    ------
+    InputError
+        If an output is not known or asked for twice.
+    """
+    wanted = body.get("outputs") if isinstance(body, dict) else None
+    if wanted is None:
+        return graph.results
+    names: list[Any] = []
+    if isinstance(wanted, list) and len(wanted) <= len(graph.results):
+        names = [part.get("name") if isinstance(part, dict) else None for part in wanted]
+    if not names or any(name not in graph.results or names.count(name) > 1 for name in names):
+        known = sorted(graph.results)
+        raise InputError(f"outputs must name some of {known}, each at most once: pass [{{'name': ...}}, ...]")
+    return names
+
+
+def write_outputs(results: Results, outputs: Sequence[str], name: str, request_id: Any) -> dict[str, Any]:
+    """Return the output tensors that a request asks for.
+
+    Parameters
+    ----------
+    results : dict of str to ndarray
+        The graph's results.
+    outputs : sequence of str
+        Names of the outputs.
+    name : str
+        Name of the model.
+    request_id : object
+        The request's ``id``, which the answer repeats if it is a string.
+
+    Returns
+    -------
+    answer : dict
+        ``model_name``, ``outputs`` and ``id``.
+    """
+    tensors = [
+        {
+            "name": output,
+            "shape": list(results[output].shape),
+            "datatype": "FP64",
+            "data": results[output].ravel(),
+        }
+        for output in outputs
+    ]
+    answer = {"model_name": name, "outputs": tensors}
+    if isinstance(request_id, str):
+        answer["id"] = request_id
+    return answer
+
+
+def model_metadata(name: str, graph: Graph) -> dict[str, Any]:
+    """Return a model's metadata: its input and output tensors, columns and categories.
+
+    Parameters
+    ----------
+    name : str
+        Name of the model.
+    graph : Graph
+        The graph.
+
+    Returns
+    -------
+    metadata : dict
+        The metadata as the protocol defines it.
+    """
+    outputs = [-1, len(graph.output_names)]
+    datatype = "FP64" if graph.image_shape is None else "FP32"
+    row_shape = graph.image_shape or (len(graph.columns),)
+    inputs = [{"name": "rows", "datatype": datatype, "shape": [-1, *row_shape]}]
+    if graph.needs_outputs:
+        inputs.append({"name": "outputs", "datatype": "FP64", "shape": outputs})
+    values = [-1, len(graph.players), len(graph.output_names)]
+    shapes = {"base_values": outputs, "predictions": outputs}
+    return {
+        "name": name,
+        "versions": [],
+        "platform": "onnxruntime_onnx",
+        "parameters": {
+            "columns": graph.columns,
+            "categories": {column: graph.categories(column) for column in graph.columns},
+        },
+        "inputs": inputs,
+        "outputs": [
+            {"name": output, "datatype": "FP64", "shape": shapes.get(output, values)} for output in graph.results
+        ],
+    }
+
+
+def _read_tensors(body: Any, max_rows: int) -> dict[str, Any]:
+    """Return the input tensors by name, as arrays of objects."""
+    inputs = body.get("inputs") if isinstance(body, dict) else None
+    if not isinstance(inputs, list) or not all(isinstance(part, dict) for part in inputs):
+        raise InputError('the body must be {"inputs": [{"name": ..., "shape": ..., "datatype": ..., "data": ...}]}')
+    tensors: dict[str, Any] = {}
+    for part in inputs:
+        name = part.get("name")
+        if not isinstance(name, str) or name in tensors:
+            raise InputError(f"each input needs a different name, but one has {name!r}")
+        tensors[name] = _read_tensor(name, part)
+        check_row_count(len(tensors[name]) if tensors[name].ndim else 0, max_rows)
+    return tensors
+
+
+def _read_tensor(name: str, part: dict[str, Any]) -> Any:
+    """Return one tensor as an array of objects in its shape."""
+    shape, datatype, data = part.get("shape"), part.get("datatype"), part.get("data")
+    if datatype not in _DATATYPES:
+        raise InputError(f"{name} has datatype {datatype!r}: use one of {', '.join(_DATATYPES)}")
+    valid = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)
+    if not isinstance(shape, list) or not valid or len(shape) > _MAX_AXES:
+        raise InputError(f"{name} has an invalid shape: it must be a list of at most {_MAX_AXES} integers")
+    flat: list[Any] = []
+    _flatten(data, flat, len(shape) + 1)
+    size = 1
+    for length in shape:
+        size *= length  # Python's integers do not overflow.
+    if size != len(flat):
+        raise InputError(f"{name} has {len(flat)} values, but its shape {shape} needs {size}")
+    tensor = np.empty(len(flat), dtype=object)
+    tensor[:] = flat
+    return tensor.reshape(shape)
+
+
+def _flatten(data: Any, flat: list[Any], depth: int) -> None:
+    if not isinstance(data, list) or depth == 0:
+        flat.append(data)
+        return
+    for part in data:
+        if isinstance(part, list):
+            _flatten(part, flat, depth - 1)
+        else:
+            flat.append(part)
+
+
+def _rows_from_columns(tensors: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    """Return rows from one tensor of shape (n,) or (n, 1) per column."""
+    lengths = {tensor.shape[:1] for tensor in tensors.values()}
+    if len(lengths) > 1 or any(not tensor.ndim or tensor.size != len(tensor) for tensor in tensors.values()):
+        raise InputError("inputs per column must have shape (n,) or (n, 1), with the same n for all columns")
+    columns = {name: tensor.ravel().tolist() for name, tensor in tensors.items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _read_infer(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
+    outputs = requested_outputs(body, model.graph)
+    arrays = read_rows(body, model.graph, max_rows)
+    return RowsRequest(arrays, lambda results: write_outputs(results, outputs, model.name, body.get("id")))
+
+
+def _show_model(model: ServedModel) -> Response:
+    return JsonResponse(model_metadata(model.name, model.graph))
+
+
+def _model_ready(model: ServedModel) -> Response:
+    return JsonResponse({"name": model.name, "ready": True})
+
+
+def _show_server(state: ServerState) -> Response:
+    return JsonResponse({"name": "fastshapley", "version": __version__, "extensions": []})
+
+
+def _server_live(state: ServerState) -> Response:
+    return JsonResponse({"live": True})
+
+
+def _server_ready(state: ServerState) -> Response:
+    return JsonResponse({"ready": not state.stopping}, 503 if state.stopping else 200)
+
+
+def _describe_server() -> dict[str, Any]:
+    live, ready = object_schema(live={"type": "boolean"}), object_schema(ready={"type": "boolean"})
+    return {
+        "/v2": {"get": operation("Return the server's name and version", {"type": "object"}, public=True)},
+        "/v2/health/live": {"get": operation("Check whether the server runs", live, public=True)},
+        "/v2/health/ready": {"get": operation("Check whether the server is ready", ready, public=True)},
+    }
+
+
+def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
+    inputs = model_metadata(name, graph)["inputs"]
+    tensors = [
+        {"name": part["name"], "shape": [1, *part["shape"][1:]], "datatype": part["datatype"], "data": data}
+        for part, data in zip(inputs, _example_tensors(graph), strict=True)
+    ]
+    infer = operation(
+        "Return Shapley values as tensors", {"type": "object"}, _request_schema(graph, tensors), {"inputs": tensors}
+    )
+    return {
+        f"/v2/models/{name}": {"get": operation("Return a model's input and output tensors", {"type": "object"})},
+        f"/v2/models/{name}/ready": {"get": operation("Check whether a model is ready", {"type": "object"})},
+        f"/v2/models/{name}/infer": {"post": infer},
+    }
+
+
+def _example_tensors(graph: Graph) -> list[list[float | None]]:
+    row = [None if value != value else value for value in graph.example()[0].ravel().tolist()]
+    return [row, [0.5] * len(graph.output_names)] if graph.needs_outputs else [row]
+
+
+def _request_schema(graph: Graph, examples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema of a request with one row."""
+    tensors = []
+    for part in examples:
+        data = fixed_numbers_schema(len(part["data"]))
+        if part["name"] == "rows" and graph.image_shape is None:
+            data = tuple_schema([_code_schema(graph.categories(column)) for column in graph.columns])
+        constants = {name: {"const": part[name]} for name in ("name", "shape")}
+        tensors.append(object_schema(**constants, datatype={"enum": list(_DATATYPES)}, data=data))
+    return object_schema(inputs=tuple_schema(tensors))
+
+
+def _code_schema(categories: list[Any] | None) -> dict[str, Any]:
+    return {"type": ["number", "null"]} if categories is None else {"enum": [*range(len(categories)), None]}
+
+
+KSERVE_V2 = Protocol(
+    rows_routes=(RowsRoute("infer", "/v2/models/{name}/infer", _read_infer),),
+    model_routes=(
+        ModelRoute("metadata", "/v2/models/{name}", _show_model),
+        ModelRoute("ready", "/v2/models/{name}/ready", _model_ready),
+    ),
+    server_routes=(
+        ServerRoute("server", "/v2", _show_server, public=True),
+        ServerRoute("live", "/v2/health/live", _server_live, public=True),
+        ServerRoute("ready", "/v2/health/ready", _server_ready, public=True),
+    ),
+    describe_server=_describe_server,
+    describe_model=_describe_model,
+)

@@ -1,0 +1,112 @@
+"""One HTTP request on its way through the server, and the limits it must keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import ClientDisconnect, Request
+
+from fastshapley.serving.responses import RequestError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on one request.
+
+    Parameters
+    ----------
+    body : int, default=8_000_000
+        Size of the body, in bytes.
+    rows : int, default=10_000
+        Number of rows.
+    seconds : float, default=30.0
+        Time until the answer, in seconds.
+    """
+
+    body: int = 8_000_000
+    rows: int = 10_000
+    seconds: float = 30.0
+
+
+@dataclass(slots=True)
+class ServerRequest:
+    """One request. The middleware creates it and passes it to the handler.
+
+    Parameters
+    ----------
+    http : Request
+        The request as Starlette has it.
+    model_name : str
+        Name of the model in the path, or an empty string.
+    limits : Limits
+        The limits it must keep.
+    body_complete : bool, default=False
+        Whether all of the body has been received.
+    """
+
+    http: Request
+    model_name: str
+    limits: Limits
+    body_complete: bool = False
+
+    async def read_body(self) -> bytes:
+        """Return the body.
+
+        Returns
+        -------
+        body : bytes
+            All of the body.
+
+        Raises
+        ------
+        RequestError
+            If the body is longer than the limit, or its header announces that.
+        ClientDisconnect
+            If the client closes the connection first.
+        """
+        parts, size = [], 0
+        while not self.body_complete:
+            message = await self.http.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            part: bytes = message.get("body", b"")
+            self.body_complete = not message.get("more_body", False)
+            size += len(part)
+            too_long_ahead = not self.body_complete and self.announced_length() > self.limits.body
+            if size > self.limits.body or too_long_ahead:
+                raise RequestError(413, f"the body exceeds the limit of {self.limits.body} bytes")
+            parts.append(part)
+        return b"".join(parts)
+
+    async def discard_body(self) -> bool:
+        """Receive the rest of the body and drop it, within limits.
+
+        Many clients read an answer only after they have sent everything.
+
+        Returns
+        -------
+        complete : bool
+            Whether all of the body has been received.
+        """
+        self.body_complete = self.body_complete or self.http.method != "POST"
+        if not self.body_complete and self.announced_length() > 2 * self.limits.body:
+            return False
+        size = 0
+        while not self.body_complete and size <= self.limits.body:
+            message = await self.http.receive()
+            size += len(message.get("body", b""))
+            self.body_complete = not message.get("more_body", False)
+        return self.body_complete
+
+    def announced_length(self) -> int:
+        """Return the length of the body that the header announces, in bytes, or 0 if it does not."""
+        length = self.http.headers.get("content-length", "")
+        return int(length) if length.isdecimal() and len(length) < 20 else 0
+
+    def host(self) -> bytes:
+        """Return the host name that the client asked for, without the port."""
+        for header, value in self.http.scope["headers"]:  # This is ten times as fast as Starlette's headers.
+            if header == b"host":
+                name: bytes = value
+                return name[: name.find(b"]") + 1] if name.startswith(b"[") else name.partition(b":")[0]
+        return b""

@@ -1,0 +1,104 @@
+"""Answer requests that send rows: read the body, run the graph, write the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from fastshapley.errors import InputError
+from fastshapley.serving.batching import MAX_BATCH_ROWS
+from fastshapley.serving.middleware import Handler
+from fastshapley.serving.model_loader import ServedModel
+from fastshapley.serving.request import ServerRequest
+from fastshapley.serving.responses import JsonResponse, RequestError
+from fastshapley.serving.serving_protocol import RowsRequest, RowsRoute
+from fastshapley.serving.state import ServerState
+
+_SMALL_BODY = 64 * 1024  # bytes of a body that is parsed on the event loop
+_LARGE_BODIES = 2  # number of larger bodies that are worked on at the same time
+
+
+class RowsHandler:
+    """Creates the handlers of all addresses that take rows.
+
+    Parameters
+    ----------
+    state : ServerState
+        The server's models, limits and counters.
+    """
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._large_bodies = asyncio.Semaphore(_LARGE_BODIES)
+
+    def handler(self, route: RowsRoute) -> Handler:
+        """Return the handler of one address.
+
+        Parameters
+        ----------
+        route : RowsRoute
+            The address, and how its requests are read.
+
+        Returns
+        -------
+        handler : callable
+            Answers a `ServerRequest`.
+        """
+        read, max_rows = route.read, self._state.limits.rows
+
+        async def respond(request: ServerRequest) -> Response:
+            model = find_model(self._state, request)
+            body = await request.read_body()
+            if len(body) <= _SMALL_BODY:
+                return await self._explain(model, read(_parse(body), model, max_rows))
+            async with self._large_bodies:  # Large bodies are parsed in threads: other requests go on meanwhile.
+                rows = await asyncio.to_thread(lambda: read(_parse(body), model, max_rows))
+                return await self._explain(model, rows)
+
+        return respond
+
+    async def _explain(self, model: ServedModel, request: RowsRequest) -> Response:
+        results = await model.run(*request.arrays)
+        if "finite" in results and not results.pop("finite").all():
+            raise InputError("a row has numbers so far from the training data that the network overflows")
+        rows = len(request.arrays[0])
+        self._state.counters.count_rows(model.name, rows)
+        if rows <= MAX_BATCH_ROWS:
+            return JsonResponse(request.write(results))
+        return await asyncio.to_thread(lambda: JsonResponse(request.write(results)))
+
+
+def find_model(state: ServerState, request: ServerRequest) -> ServedModel:
+    """Return the model that a request names.
+
+    Parameters
+    ----------
+    state : ServerState
+        The server's models.
+    request : ServerRequest
+        The request.
+
+    Returns
+    -------
+    model : ServedModel
+        The model.
+
+    Raises
+    ------
+    RequestError
+        If there is no such model.
+    """
+    try:
+        return state.models[request.model_name]
+    except KeyError:
+        raise RequestError(404, f"there is no such model: choose one of {sorted(state.models)}") from None
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"the body is not JSON: {error}") from None

@@ -1,0 +1,215 @@
+"""What a serving protocol is: its addresses, how it reads rows and writes results, and its description.
+
+To add a protocol, write a module such as `kserve_v1` that creates a `Protocol`, and list it in `routes.PROTOCOLS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from fastshapley.errors import InputError
+from fastshapley.export.graph import Array, Graph
+from fastshapley.serving.batching import Results
+from fastshapley.serving.model_loader import ServedModel
+from fastshapley.serving.state import ServerState
+
+
+class TooManyRowsError(InputError):
+    """A request has more rows than the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest:
+    """A request for explanations, as a protocol has read it.
+
+    Parameters
+    ----------
+    arrays : tuple of ndarray
+        The graph's inputs: encoded rows, and the model's outputs if the graph needs them.
+    write : callable
+        Turns the graph's results into the body of the answer: JSON values and arrays.
+    """
+
+    arrays: tuple[Array, ...]
+    write: Callable[[Results], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class RowsRoute:
+    """An address to which clients post rows.
+
+    Parameters
+    ----------
+    action : str
+        Name in counters and logs.
+    path : str
+        Address, with ``{name}`` for the model.
+    read : callable
+        Reads a request from the parsed body, the model and the largest number of rows.
+    """
+
+    action: str
+    path: str
+    read: Callable[[Any, ServedModel, int], RowsRequest]
+
+
+@dataclass(frozen=True)
+class ModelRoute:
+    """An address that tells about one model.
+
+    Parameters
+    ----------
+    action : str
+        Name in counters and logs.
+    path : str
+        Address, with ``{name}`` for the model.
+    respond : callable
+        Returns the answer for a model.
+    """
+
+    action: str
+    path: str
+    respond: Callable[[ServedModel], Response]
+
+
+@dataclass(frozen=True)
+class ServerRoute:
+    """An address that tells about the server.
+
+    Parameters
+    ----------
+    action : str
+        Name in counters and logs.
+    path : str
+        Address.
+    respond : callable
+        Returns the answer for a server's state.
+    public : bool, default=False
+        Whether the address needs no token.
+    """
+
+    action: str
+    path: str
+    respond: Callable[[ServerState], Response]
+    public: bool = False
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A serving protocol.
+
+    Parameters
+    ----------
+    rows_routes : tuple of RowsRoute
+        Addresses to which clients post rows.
+    model_routes : tuple of ModelRoute
+        Addresses that tell about a model.
+    server_routes : tuple of ServerRoute
+        Addresses that tell about the server.
+    describe_server : callable
+        Returns the OpenAPI paths of the server's addresses.
+    describe_model : callable
+        Returns the OpenAPI paths of a model's addresses, from its name, its graph and the largest number of rows.
+    """
+
+    rows_routes: tuple[RowsRoute, ...]
+    model_routes: tuple[ModelRoute, ...]
+    server_routes: tuple[ServerRoute, ...]
+    describe_server: Callable[[], dict[str, Any]]
+    describe_model: Callable[[str, Graph, int], dict[str, Any]]
+
+    @property
+    def paths(self) -> list[str]:
+        """All addresses of the protocol."""
+        rows = [route.path for route in self.rows_routes]
+        models = [route.path for route in self.model_routes]
+        return rows + models + [route.path for route in self.server_routes]
+
+
+def check_row_count(rows: int, max_rows: int) -> None:
+    """Raise an error if a request has too many rows.
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows of the request.
+    max_rows : int
+        The limit.
+
+    Raises
+    ------
+    TooManyRowsError
+        If ``rows`` exceeds ``max_rows``.
+    """
+    if rows > max_rows:
+        raise TooManyRowsError(f"{rows} rows exceed the limit of {max_rows}")
+
+
+def graph_inputs(rows: Array, outputs: Any, graph: Graph) -> tuple[Array, ...]:
+    """Return the inputs of a graph.
+
+    Parameters
+    ----------
+    rows : ndarray
+        Encoded rows.
+    outputs : object
+        The model's outputs as the client sent them: nested lists, or None.
+    graph : Graph
+        The graph.
+
+    Returns
+    -------
+    arrays : tuple of ndarray
+        The rows, and outputs of shape (n, outputs) if the graph needs them.
+
+    Raises
+    ------
+    InputError
+        If the graph needs outputs and they are missing, have the wrong size or are not finite.
+    """
+    if not graph.needs_outputs:
+        return (rows,)
+    shape = (len(rows), len(graph.output_names))
+    if outputs is None:
+        raise InputError(f"this model also needs its own outputs: pass outputs of shape {shape}")
+    given = numeric_array("outputs", outputs, np.float64)
+    if given.size != shape[0] * shape[1] or not np.isfinite(given).all():
+        raise InputError(f"outputs must be finite and have shape {shape}, but have {given.shape}")
+    return rows, given.reshape(shape)
+
+
+def numeric_array(name: str, values: Any, dtype: type[np.floating[Any]]) -> Array:
+    """Turn JSON values into an array of numbers, with NaN for null.
+
+    Parameters
+    ----------
+    name : str
+        Name of the values in error messages.
+    values : object
+        Nested lists, or an array of objects.
+    dtype : type
+        Type of the array.
+
+    Returns
+    -------
+    array : ndarray
+        The numbers.
+
+    Raises
+    ------
+    InputError
+        If a value is neither a number nor null.
+    """
+    try:
+        array = np.asarray(values, dtype=object)
+        if not all(value is None or type(value) in (float, int) for value in array.flat):
+            raise ValueError("other values are among them")
+        with np.errstate(over="ignore"):
+            return array.astype(dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{name} must be numbers: {error}") from None

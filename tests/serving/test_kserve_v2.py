@@ -1,0 +1,151 @@
+"""KServe's V2 protocol: from tensors in JSON to arrays and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="needs the serve extra")
+from fastshapley.errors import InputError
+from fastshapley.export.graph import Graph
+from fastshapley.serving.kserve_v2 import KSERVE_V2, model_metadata, read_rows, requested_outputs, write_outputs
+from fastshapley.serving.serving_protocol import TooManyRowsError
+
+ROW = {"age": 40, "income": 31.5, "job": "chef", "city": "Bern", "member": True}
+
+
+@pytest.fixture(scope="module")
+def graph(exported: Any) -> Graph:
+    """The exported explainer of people."""
+    return Graph(exported.graph)
+
+
+def tensor(name: Any = "rows", **changes: Any) -> dict[str, Any]:
+    return {"name": name, "shape": [1, 5], "datatype": "FP64", "data": [40, 31.5, 0, 1, 1], **changes}
+
+
+def test_one_tensor_of_rows_or_one_tensor_per_column(graph: Graph) -> None:
+    expected = graph.encode([ROW])
+    data = [40, 31.5, 0, 1, 1]  # chef is the first job, Bern the second city.
+    for body in (
+        {"inputs": [tensor(data=data)]},
+        {"inputs": [tensor(data=[data])]},
+        {"inputs": [tensor(data=data, datatype="FP32")], "id": "7"},
+        {"inputs": [tensor(name, shape=[1], datatype="BYTES", data=[value]) for name, value in ROW.items()]},
+        {"inputs": [tensor(name, shape=[1, 1], datatype="BYTES", data=[value]) for name, value in ROW.items()]},
+    ):
+        np.testing.assert_array_equal(read_rows(body, graph, 100)[0], expected)
+
+
+def test_null_is_a_missing_value(graph: Graph) -> None:
+    (rows,) = read_rows({"inputs": [tensor(data=[None] * 5)]}, graph, 100)
+    assert np.isnan(rows).all()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (None, "the body must be"),
+        ([1], "the body must be"),
+        ([], "needs an input with the name rows"),
+        ([tensor(), tensor()], "each input needs a different name"),
+        ([tensor(name=3)], "each input needs a different name"),
+        ([tensor(datatype="FP8")], "rows has datatype 'FP8'"),
+        ([tensor(shape=[1, -5])], "rows has an invalid shape"),
+        ([tensor(shape="5")], "rows has an invalid shape"),
+        ([tensor(shape=[1] * 65, data=[1])], "rows has an invalid shape"),
+        ([tensor(shape=[10**4000, 10**4000])], "rows has an invalid shape"),
+        ([tensor(shape=[2, 5])], r"rows has 5 values, but its shape \[2, 5\] needs 10"),
+        ([tensor(shape=[2**30, 2**30])], "rows has 5 values"),
+        ([tensor(shape=[0, 5], data=[])], "the request has no rows"),
+        ([tensor(shape=[5])], r"rows must have shape \(n, 5\)"),
+        ([tensor(data=["40", 31.5, 0, 1, 1])], "rows must be numbers"),
+        ([tensor(data=[1e999, 31.5, 0, 1, 1])], "rows must be finite"),
+        ([tensor(data=[10**400, 31.5, 0, 1, 1])], "rows must be numbers"),
+        ([tensor(data=[40, 31.5, 7, 1, 1])], "column 'job' is categorical: pass its codes, 0 to 2"),
+        ([tensor("age", shape=[1], data=[3])], "lacks the columns"),
+        ([tensor("age", shape=[], data=[3])], "inputs per column must have shape"),
+        ([tensor("age", shape=[1], data=[3]), tensor("job", shape=[2], data=[1, 2])], "with the same n"),
+    ],
+)
+def test_bad_tensors_are_refused(inputs: Any, message: str, graph: Graph) -> None:
+    with pytest.raises(InputError, match=message):
+        read_rows({"inputs": inputs}, graph, 100)
+
+
+def test_deeply_nested_lists_do_not_exhaust_the_stack(graph: Graph) -> None:
+    data: Any = 1
+    for _ in range(900):
+        data = [data]
+    with pytest.raises(InputError):
+        read_rows({"inputs": [tensor(data=data)]}, graph, 100)
+
+
+def test_too_many_rows_are_refused_before_they_are_read(graph: Graph) -> None:
+    with pytest.raises(TooManyRowsError, match="101 rows exceed the limit of 100"):
+        read_rows({"inputs": [tensor(shape=[101, 5], data=["not a number"] * 505)]}, graph, 100)
+
+
+def test_an_answer_has_the_outputs_that_were_requested(graph: Graph) -> None:
+    results = graph(graph.example()[0])
+    outputs = requested_outputs({"outputs": [{"name": "predictions"}]}, graph)
+    answer = write_outputs(results, outputs, "people", "a")
+    (output,) = answer["outputs"]
+    assert (answer["model_name"], answer["id"]) == ("people", "a")
+    assert (output["name"], output["shape"], output["datatype"]) == ("predictions", [1, 2], "FP64")
+    np.testing.assert_array_equal(output["data"], results["predictions"][0])
+
+
+def test_all_outputs_are_returned_by_default(graph: Graph) -> None:
+    assert requested_outputs({}, graph) == graph.results
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        "predictions",
+        [],
+        [{"name": "nothing"}],
+        [3],
+        [{"name": ["predictions"]}],
+        [{"name": "predictions"}] * 2,
+    ],
+)
+def test_unknown_or_repeated_outputs_are_refused(outputs: Any, graph: Graph) -> None:
+    with pytest.raises(InputError, match="outputs must name some of"):
+        requested_outputs({"outputs": outputs}, graph)
+
+
+def test_metadata_has_the_shapes_of_inputs_and_outputs(graph: Graph) -> None:
+    metadata = model_metadata("people", graph)
+    assert metadata["inputs"] == [{"name": "rows", "datatype": "FP64", "shape": [-1, 5]}]
+    assert {part["name"]: part["shape"] for part in metadata["outputs"]} == {
+        "shap_values": [-1, 5, 2],
+        "base_values": [-1, 2],
+        "predictions": [-1, 2],
+        "error_std": [-1, 5, 2],
+    }
+
+
+def test_outputs_of_the_model_are_read_if_the_graph_needs_them(baseline_graph: Path) -> None:
+    graph = Graph(baseline_graph)
+    outputs = np.array([[0.25, 0.75], [-1.0, 1.0]])
+    flat = {"name": "outputs", "shape": [2, 2], "datatype": "FP64", "data": outputs.ravel().tolist()}
+    rows = {"name": "rows", "shape": [2, 5], "datatype": "FP64", "data": [1, 2, 0, 0, 1] * 2}
+    np.testing.assert_allclose(read_rows({"inputs": [rows, flat]}, graph, 100)[1], outputs)
+    with pytest.raises(InputError, match="this model also needs its own outputs"):
+        read_rows({"inputs": [rows]}, graph, 100)
+
+
+def test_every_address_is_described(graph: Graph) -> None:
+    described = {*KSERVE_V2.describe_server(), *KSERVE_V2.describe_model("people", graph, 100)}
+    assert described == {path.format(name="people") for path in KSERVE_V2.paths}
+
+
+def test_the_example_of_the_description_can_be_read(graph: Graph) -> None:
+    infer = KSERVE_V2.describe_model("people", graph, 100)["/v2/models/people/infer"]["post"]
+    example = infer["requestBody"]["content"]["application/json"]["example"]
+    np.testing.assert_array_equal(read_rows(example, graph, 100)[0], graph.example()[0])

@@ -1,0 +1,92 @@
+"""Loading models from graphs and from saved explainers."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastshapley.errors import FileFormatError
+from fastshapley.export.graph import Graph
+from fastshapley.serving.model_loader import ModelLoader, run_graph
+
+
+@pytest.fixture(scope="module")
+def graph(exported: Any) -> Graph:
+    """The exported explainer of people."""
+    return Graph(exported.graph)
+
+
+def command(script: str) -> list[str]:
+    """Return a command that runs a script in place of the export. Its arguments are source, --output and target."""
+    return [sys.executable, "-c", textwrap.dedent(script)]
+
+
+def test_a_saved_explainer_is_exported_first(exported: Any, tmp_path: Path) -> None:
+    """The real export runs in test_app, where a server has both a graph and a saved explainer."""
+    saved = tmp_path / "people.fastshap"
+    shutil.copy(exported.graph, saved)
+    copy = command("import shutil, sys; assert sys.argv[2] == '--output'; shutil.copy(sys.argv[1], sys.argv[3])")
+    model = ModelLoader(export_command=copy).load("people", saved)
+    assert model.name == "people"
+    assert model.data == exported.graph.read_bytes()
+    assert model.graph.columns == list(exported.X.columns)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nothing\.onnx does not exist"):
+        ModelLoader().load("people", tmp_path / "nothing.onnx")
+
+
+def test_a_damaged_graph_is_an_error_with_its_path(exported: Any, tmp_path: Path) -> None:
+    short = tmp_path / "short.onnx"
+    short.write_bytes(exported.graph.read_bytes()[:1000])
+    with pytest.raises(FileFormatError, match=r"short\.onnx: the graph is cut short"):
+        ModelLoader().load("people", short)
+
+
+def test_an_export_that_fails_is_an_error_with_its_last_message(exported: Any) -> None:
+    fail = command("import sys; sys.exit('a warning\\nfastshapley export: the file is cut short')")
+    with pytest.raises(FileFormatError, match=r"people\.fastshap cannot be served: the file is cut short$"):
+        ModelLoader(export_command=fail).load("people", exported.saved)
+
+
+def test_an_export_that_takes_too_long_is_stopped(exported: Any) -> None:
+    wait = command("import time; time.sleep(600)")
+    with pytest.raises(FileFormatError, match=r"its export took more than 0\.05 seconds"):
+        ModelLoader(0.05, export_command=wait).load("people", exported.saved)
+
+
+def test_closing_stops_a_running_export(exported: Any) -> None:
+    loader = ModelLoader(export_command=command("import time; time.sleep(600)"))
+    errors: list[Exception] = []
+
+    def load() -> None:
+        try:
+            loader.load("people", exported.saved)
+        except FileFormatError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    end = time.monotonic() + 30
+    while thread.is_alive() and time.monotonic() < end:  # The export may not have started at the first call.
+        loader.close()
+        time.sleep(0.01)
+    assert "its export was stopped" in str(errors[0])
+
+
+def test_rows_whose_results_are_not_finite_are_marked(graph: Graph) -> None:
+    good = graph.example()[0]
+    assert "finite" not in run_graph(graph, good)
+    bad = good.copy()
+    bad[0, :2] = 1e308, -1e308
+    results = run_graph(graph, np.concatenate([good, bad]))
+    assert results["finite"].tolist() == [True, False]
