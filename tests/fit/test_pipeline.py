@@ -70,7 +70,9 @@ def test_each_phase_is_given_its_share_of_the_time_that_is_left() -> None:
     left = timings["network"].allotted
     assert left == pytest.approx(seconds - timings["game"].seconds, rel=0.1)  # setup calls the model too
     assert timings["coalitions"].allotted <= budget.NETWORK_TIME * budget.COALITION_TIME * left
-    assert timings["error bars"].allotted == pytest.approx(left - timings["network"].seconds, rel=0.01)
+    assert timings["error bars"].allotted == pytest.approx(
+        left - timings["network"].seconds, abs=0.2
+    )  # a few looks at the clock
     assert all(timing.seconds >= 0 for timing in timings.values())
 
 
@@ -78,7 +80,7 @@ def test_without_a_budget_nothing_is_limited() -> None:
     settings = Settings(SlowModel(0.0), recipe=QUICK, random_state=0, progress=False)
     fitted = pipeline.fit(settings, FitData(numbers(ROWS)))
     assert fitted.timings["network"].allotted == float("inf")
-    assert fitted.timings["explainer"].units == 150
+    assert 150 <= fitted.timings["explainer"].units < 158  # whole epochs
 
 
 def test_an_update_starts_from_what_was_learnt_and_leaves_it_as_it_was() -> None:
@@ -89,7 +91,7 @@ def test_an_update_starts_from_what_was_learnt_and_leaves_it_as_it_was() -> None
     assert second.network is not first.network
     assert all(bool((before[name] == tensor).all()) for name, tensor in first.network.state_dict().items())
     assert second.schema is first.schema
-    assert second.timings["explainer"].units == 75  # half the steps of a fit
+    assert 75 <= second.timings["explainer"].units < 80  # half the steps of a fit, in whole epochs
 
 
 class Sums:
