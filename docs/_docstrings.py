@@ -62,16 +62,8 @@ def markdown(text: str) -> str:
 
     Examples
     --------
-    >>> print(markdown("Adds.\\n\\na, b: numbers.\\n\\n>>> 1 + 1\\n2"))
-    Adds.
-    <BLANKLINE>
-    <BLANKLINE>
-    - **a**, **b**: numbers.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> markdown("Adds.\\n\\na, b: numbers.\\n\\n>>> 1 + 1\\n2").splitlines()[3:]
+    ['- **a**, **b**: numbers.', '', '```pycon', '>>> 1 + 1', '2', '```']
     """
     lines: list[str] = []
     in_code = in_list = False
