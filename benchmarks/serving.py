@@ -49,19 +49,19 @@ NAMES = {
 }
 INTRODUCTION = """
 `FASTSHAPLEY_DATA=../shared/data python benchmarks/serving.py` writes this page. It requests one row of the census
-(12 columns), explained by a network of the default recipe with error bars, over HTTP on the loopback interface of two
-shared cores, with wrk. Each number is the median of seven rounds in which the servers take turns. Ratios are the medians
-of the ratios within the rounds. The servers are:
+(12 columns), explained by a network of the default recipe with error bars, over HTTP on the loopback interface of
+two shared cores, with wrk. Each number is the median of seven rounds in which the servers take turns. Ratios are
+the medians of the ratios within the rounds. The servers are:
 
 - **empty**: a Starlette handler that reads the same body and sends the same, precomputed answer
 - **without network**: our whole server, except that it does not run the graph
-- **one layer**: our server with a graph of eight operators and 700 weights, instead of the explainer's 170,000 weights;
-  its answers are meaningless
+- **one layer**: our server with a graph of eight operators and 700 weights, instead of the explainer's 170,000
+  weights; its answers are meaningless
 - **bare**: a Starlette handler of three lines around the same graph, without checks, batches, limits and counters
 - **ours**: `fastshapley serve`
 
-Each runs on two stacks. "Plain" is uvicorn as `pip install uvicorn` installs it (h11, asyncio). "Quick" is the stack of
-`fastshapley serve` (httptools, uvloop).
+Each runs on two stacks. "Plain" is uvicorn as `pip install uvicorn` installs it (h11, asyncio). "Quick" is the
+stack of `fastshapley serve` (httptools, uvloop).
 """.strip()
 FOUND = """
 There were two goals for the stack of `fastshapley serve`:
@@ -69,12 +69,12 @@ There were two goals for the stack of `fastshapley serve`:
 - At least .6 of the empty handler's throughput at 64 connections. It is {rate:.2f}: met.
 - A median latency of at most 1.6 times the empty handler's. It is {latency:.1f} times: **not met**.
 
-The bare handler does not meet them either: its latency is {bare:.1f} times the empty handler's, and its throughput
-{bare_rate:.2f}, because it does not batch. Our server without the network has a latency of {without:.1f} times, and with a
-graph of one layer {layer:.1f} times. Most of the time is therefore not arithmetic: onnxruntime needs it to be called
-between two requests, and to start each of the explainer's {operators} operators. One run takes {hot:.0f} µs right after
-another run, and {paused:.0f} µs after a pause. Five settings of onnxruntime that we tried do not change this, nor do huge
-pages.
+The bare handler does not meet them either: its latency is {bare:.1f} times the empty handler's, and its
+throughput {bare_rate:.2f}, because it does not batch. Our server without the network has a latency of
+{without:.1f} times, and with a graph of one layer {layer:.1f} times. Most of the time is therefore not
+arithmetic: onnxruntime needs it to be called between two requests, and to start each of the explainer's
+{operators} operators. One run takes {hot:.0f} µs right after another run, and {paused:.0f} µs after a pause. Five
+settings of onnxruntime that we tried do not change this, nor do huge pages.
 
 Rounds differ by a third and more, because the machine is shared. What helped:
 
@@ -87,15 +87,15 @@ Rounds differ by a third and more, because the machine is shared. What helped:
 - The graph has {operators} operators instead of 100, with long axes last.
 """.strip()
 NEXT_TO = """
-All servers explain the same row of the same model. TreeSHAP and KernelSHAP explain other games (along the paths of the
-trees, and with background rows), so this compares times, not values. One forward pass is {tree:.1f} times as fast as
-TreeSHAP and {kernel:,.0f} times as fast as KernelSHAP.
+All servers explain the same row of the same model. TreeSHAP and KernelSHAP explain other games (along the paths
+of the trees, and with background rows), so this compares times, not values. One forward pass is {tree:.1f} times
+as fast as TreeSHAP and {kernel:,.0f} times as fast as KernelSHAP.
 """.strip()
 FAULTS = """
-`tests/serving/test_faults.py` and `tests/serving/test_server.py` test these with every change: requests that schemathesis
-generates from the OpenAPI document, 10,000 malformed bodies, endless bodies and headers, slow senders, clients that do not
-read, 500 connections, a file that is truncated and replaced under load, and SIGTERM under load. There was no crash, no
-wrong answer, and no accepted request was lost.
+`tests/serving/test_faults.py` and `tests/serving/test_server.py` test these with every change: requests that
+schemathesis generates from the OpenAPI document, 10,000 malformed bodies, endless bodies and headers, slow
+senders, clients that do not read, 500 connections, a file that is truncated and replaced under load, and SIGTERM
+under load. There was no crash, no wrong answer, and no accepted request was lost.
 """.strip()
 KSERVE = """
 import asyncio, json, sys
@@ -327,7 +327,14 @@ def page(found: dict[str, Any]) -> str:
         "# What an explanation costs over HTTP",
         INTRODUCTION,
         table(
-            ["", "p50, µs", "p99, µs", "requests per second, 64 connections", "p50, relative to empty", "rate, relative to empty"],
+            [
+                "",
+                "p50, µs",
+                "p99, µs",
+                "requests per second, 64 connections",
+                "p50, relative to empty",
+                "rate, relative to empty",
+            ],
             [
                 [f"{stack}: {name}", *(f"{row[key]:.0f}" for key in ("p50", "p99", "rate")), *_ratios(row)]
                 for stack in STACKS
@@ -353,8 +360,8 @@ def page(found: dict[str, Any]) -> str:
             ],
         ),
         "## Memory",
-        f"The memory of `fastshapley serve` over {soak['requests']:,.0f} requests from 64 connections, in MiB every three seconds: "
-        f"{', '.join(f'{size:.1f}' for size in soak['MiB'])}.",
+        f"The memory of `fastshapley serve` over {soak['requests']:,.0f} requests from 64 connections, in MiB "
+        f"every three seconds: {', '.join(f'{size:.1f}' for size in soak['MiB'])}.",
         "## KServe's own client",
         f"kserve {kserve['version']}, in a separate environment, explains with V1 and infers with V2.\n"
         f"Its values differ from the library's by at most {differs:.0e}.",

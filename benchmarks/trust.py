@@ -3,9 +3,10 @@
     pip install -c constraints.txt statsmodels                        (for three of its data sets)
     FASTSHAPLEY_DATA=../shared/data python benchmarks/trust.py        (about half an hour on two cores)
 
-writes docs/results/trust.json after every data set, and continues from there when it is started again; then it writes
-trust.md and trust.png. The data sets are the four tables of the paper, four small ones, and three that were added later.
-The truth is exact for up to 16 players. For more players it comes from 64,000 evaluations per row by leverage sampling.
+writes docs/results/trust.json after every data set, and continues from there when it is started again; then it
+writes trust.md and trust.png. The data sets are the four tables of the paper, four small ones, and three that
+were added later. The truth is exact for up to 16 players. For more players it comes from 64,000 evaluations per
+row by leverage sampling.
 """
 
 from __future__ import annotations
@@ -43,16 +44,18 @@ SAMPLING: dict[str, tuple[Callable[..., Estimate], dict[str, Any]]] = {
     "permutation, antithetic": (permutation, {}),
 }
 SEEN = """
-**These sets are not untouched.** How error bars are learnt was changed three times after looking at results like these:
+**These sets are not untouched.** How error bars are learnt was changed three times after looking at results like
+these:
 
-- In the first run, values with a budget were worse than the network alone on wine (6.7 times its error at 2 evaluations
-  per player), diabetes (2.0) and digits (1.04), and 90 % intervals contained 88.2, 89.7, 86.1 and 89.2 % of the values of
-  the first four sets. Since then, errors are learnt from as many pairs per row as can be afforded.
-- In the second run, wine was still worse (1.07 to 1.22). Since then, few rows are augmented to 256 by mixing, and the
-  part of the network's own error in a pair is no longer counted as noise.
-- In the third run, the first one with the last three sets, schools was worse (1.10 at 2 evaluations per player, 1.06 at 8).
-  A review also found that the intervals of corrected values were too narrow on a test problem (70 to 85 %). Since then,
-  the noise of pairs is calibrated, too.
+- In the first run, values with a budget were worse than the network alone on wine (6.7 times its error at 2
+  evaluations per player), diabetes (2.0) and digits (1.04), and 90 % intervals contained 88.2, 89.7, 86.1 and
+  89.2 % of the values of the first four sets. Since then, errors are learnt from as many pairs per row as can be
+  afforded.
+- In the second run, wine was still worse (1.07 to 1.22). Since then, few rows are augmented to 256 by mixing, and
+  the part of the network's own error in a pair is no longer counted as noise.
+- In the third run, the first one with the last three sets, schools was worse (1.10 at 2 evaluations per player,
+  1.06 at 8). A review also found that the intervals of corrected values were too narrow on a test problem (70 to
+  85 %). Since then, the noise of pairs is calibrated, too.
 """.strip()
 Array = NDArray[np.float64]
 
@@ -211,27 +214,30 @@ def page(results: dict[str, Any]) -> str:
     ]
     parts = [
         "# When to trust a value",
-        "`python benchmarks/trust.py` writes this page; every number is in [trust.json](trust.json). All results are for "
-        f"the default recipe, one seed of the explainer, and the first {ROWS} test rows (fewer in smaller sets).",
+        "`python benchmarks/trust.py` writes this page; every number is in [trust.json](trust.json). All results "
+        f"are for the default recipe, one seed of the explainer, and the first {ROWS} test rows (fewer in smaller "
+        "sets).",
         SEEN,
         "## Estimated error and error bars",
-        "The table shows the mean squared error of a row's values twice: measured against the truth, and estimated from "
-        f"{PAIRS} pairs of coalitions per player, which needs no truth. The coverage is the share of true values inside "
-        "their 90 % interval, which is widened by the truth's own error. With 10 players or fewer, these pairs are all "
-        "pairs, so the estimate is exact by construction.",
-        "The first run used 16 pairs per player. There the estimate deviated by +11.8 % (census), +1.7 % (marketing), "
-        "-4.2 % (bankruptcy), +1.0 % (news), **+20.7 % (wine, 45 rows: more than our limit of 15 %)**, -0.1 % (digits), "
-        "-7.5 % (diabetes) and +2.1 % (friedman 1).",
+        "The table shows the mean squared error of a row's values twice: measured against the truth, and estimated "
+        f"from {PAIRS} pairs of coalitions per player, which needs no truth. The coverage is the share of true "
+        "values inside their 90 % interval, which is widened by the truth's own error. With 10 players or fewer, "
+        "these pairs are all pairs, so the estimate is exact by construction.",
+        "The first run used 16 pairs per player. There the estimate deviated by +11.8 % (census), +1.7 % "
+        "(marketing), -4.2 % (bankruptcy), +1.0 % (news), **+20.7 % (wine, 45 rows: more than our limit of 15 "
+        "%)**, -0.1 % (digits), -7.5 % (diabetes) and +2.1 % (friedman 1).",
         table(head, certificates),
         "## Budgets",
-        "The mean squared error of `explainer(X, budget=...)`, relative to the network alone. In brackets: the best of "
-        f"three sampling estimators with the same number of evaluations. Numbers are means of {SEEDS} seeds. None of the "
-        "three estimators works with 2 evaluations per player. Plain permutations do: in one manual trial, on 128 rows "
-        "with one seed, they had 398, 47, 4.2 and 47 times the network's error (census, marketing, bankruptcy, news).",
+        "The mean squared error of `explainer(X, budget=...)`, relative to the network alone. In brackets: the "
+        f"best of three sampling estimators with the same number of evaluations. Numbers are means of {SEEDS} "
+        "seeds. None of the three estimators works with 2 evaluations per player. Plain permutations do: in one "
+        "manual trial, on 128 rows with one seed, they had 398, 47, 4.2 and 47 times the network's error (census, "
+        "marketing, bankruptcy, news).",
         table(["", *(f"{times} per player" for times in TIMES), "coverage of 90 % intervals"], curves),
         "![Mean squared error against evaluations](trust.png)",
-        "All of these results are about the surrogate's game. [Surrogates, updates, advice](upkeep.md) shows how far it is "
-        "from the model's own game, what to do when rows have drifted, and when a network does not pay off.",
+        "All of these results are about the surrogate's game. [Surrogates, updates, advice](upkeep.md) shows how "
+        "far it is from the model's own game, what to do when rows have drifted, and when a network does not pay "
+        "off.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -38,24 +38,24 @@ RESULT = Path(__file__).parent.parent / "docs" / "results" / "upkeep.json"
 CALLS = (2, 4, 8, 16)  # of the model, a player
 TESTS, SEEDS = 100, 3
 ORIGINS = """
-The report measures the error in the surrogate's game. The distance from this game to the model's own game is known
-where the latter can be computed: for a model of independent features (boosted trees on Friedman's first problem), and
-for a polynomial of normal features with correlations of .6.
+The report measures the error in the surrogate's game. The distance from this game to the model's own game is
+known where the latter can be computed: for a model of independent features (boosted trees on Friedman's first
+problem), and for a polynomial of normal features with correlations of .6.
 
-The table shows mean squared errors per row. The first two columns are the errors of the network and of the surrogate,
-as `report_` estimates them without knowing the truth. The others are distances to the model's true values: of the exact
-values of the surrogate's game, of the network's values, of values with `anchor="model"`, and of values corrected by
-model calls (`calls=`, `background=`; means of three seeds).
+The table shows mean squared errors per row. The first two columns are the errors of the network and of the
+surrogate, as `report_` estimates them without knowing the truth. The others are distances to the model's true
+values: of the exact values of the surrogate's game, of the network's values, of values with `anchor="model"`, and
+of values corrected by model calls (`calls=`, `background=`; means of three seeds).
 
-The surrogate causes by far the larger part of the error. The report's estimate of it is wrong by a factor of at most
-1.7 here. With 16 calls per player, corrections remove 56 and 37 % of the error of the anchored values if features are
-independent, and 6 and 12 % if they depend on each other.
+The surrogate causes by far the larger part of the error. The report's estimate of it is wrong by a factor of at
+most 1.7 here. With 16 calls per player, corrections remove 56 and 37 % of the error of the anchored values if
+features are independent, and 6 and 12 % if they depend on each other.
 """.strip()
 UPDATES = """
-An explainer of the younger half of the census is used for all rows (`check` returns p = {p:.0e}). It is then updated
-with all rows. For comparison, another explainer is fitted to all rows from the start. The columns are processor
-seconds, the relative squared error to the exact values of each explainer's own game, and the mean squared difference
-between the outputs of the surrogate and of the model, on the first 256 test rows.
+An explainer of the younger half of the census is used for all rows (`check` returns p = {p:.0e}). It is then
+updated with all rows. For comparison, another explainer is fitted to all rows from the start. The columns are
+processor seconds, the relative squared error to the exact values of each explainer's own game, and the mean
+squared difference between the outputs of the surrogate and of the model, on the first 256 test rows.
 """.strip()
 ADVICE = """
 The table compares what `FastSHAP.advise(model, X, rows=1000)` predicts from a trial of some seconds with what was
@@ -251,12 +251,19 @@ def page(found: dict[str, Any]) -> str:
     ]
     reported = ["network, reported", "surrogate, reported"]
     true = ["surrogate", "network", "anchored", *(f"{calls} calls per player" for calls in CALLS)]
-    taken = ["fit, predicted", "measured", "sampling, predicted", "measured", "sampling error, requested", "measured"]
+    taken = [
+        "fit, predicted",
+        "measured",
+        "sampling, predicted",
+        "measured",
+        "sampling error, requested",
+        "measured",
+    ]
     return "\n\n".join(
         [
             "# Surrogates, updates, advice",
-            "`python benchmarks/upkeep.py` writes this page; every number is in [upkeep.json](upkeep.json). Other work ran "
-            "on the machine at the same time.",
+            "`python benchmarks/upkeep.py` writes this page; every number is in [upkeep.json](upkeep.json). Other "
+            "work ran on the machine at the same time.",
             "## What the error consists of",
             ORIGINS,
             table(["", *reported, *true], origin),

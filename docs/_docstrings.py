@@ -1,7 +1,7 @@
 """Docstrings that are not numpydoc, rewritten as Markdown for mkdocstrings.
 
-mkdocstrings reads numpydoc itself. In other docstrings, a line ``name: description`` becomes an entry of a list, and
-lines that begin with ``>>>`` become a block of code.
+mkdocstrings reads numpydoc itself. In other docstrings, a line ``name: description`` becomes an entry of a list,
+and lines that begin with ``>>>`` become a block of code.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ def main() -> None:
     faster = seconds / (time.perf_counter() - start)
 
     truth = explainer.estimate(few, "exact").values
-    for name, values in (("KernelExplainer, 200 evaluations per row", before), ("FastSHAP, one forward pass", after)):
+    for name, values in (
+        ("KernelExplainer, 200 evaluations per row", before),
+        ("FastSHAP, one forward pass", after),
+    ):
         print(f"{name:42s} relative squared error {metrics.relative_squared_error(values, truth):.4f}")
     print(f"after training, FastSHAP explains a row {faster:.0f} times as fast")
 

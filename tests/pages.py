@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 NOT_RUN = "not run by the tests"  # part of the title of such a block, so that readers see it
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-# Fits and reports do a small share of their work, because the tests check that the code runs, not how good the values are.
+# Fits and reports do a small share of their work: the tests check that the code runs, not how good values are.
 _PRELUDE = """\
 import fastshapley.training.recipes as recipes, fastshapley.trust.report as report
 def small(whole):
@@ -59,8 +59,8 @@ def commands(page: Path) -> list[str]:
 def run(pages: Sequence[Path], folder: Path, *, work: float = 0.04, replacing: tuple[str, str] = ("", "")) -> str:
     """Run the Python blocks of pages in ``folder`` and return what they print.
 
-    One process runs all pages, because importing torch is slow, but each page has its own names. Tracebacks show the
-    page and its line.
+    One process runs all pages, because importing torch is slow, but each page has its own names. Tracebacks show
+    the page and its line.
 
     Parameters
     ----------

@@ -10,7 +10,8 @@ from fastshapley.paper.table_page import table
 
 _SCORES = {"agreement": "Top-1 agreement (table 1)", "log_odds": "Log-odds (table 4)"}
 _EVALUATORS = {
-    "paper": "the paper's evaluator: trained on all subsets with equal probability, from the classifier's own weights",
+    "paper": "the paper's evaluator: trained on all subsets with equal probability, from the classifier's own "
+    "weights",
     "uniform": "an evaluator trained on subsets of every size, from another network",
 }
 _FIGURES = {
@@ -26,10 +27,11 @@ def page(every: Sequence[dict[str, Any]], notes: str | None = None) -> str:
     """The page in Markdown: ours and the paper's printed figures side by side."""
     parts = [
         "# The paper's experiments on images",
-        "The command of each image set writes this page; the notes are in `images-notes.md`. For exclusion, lower is "
-        "better; for inclusion, higher is better. Brackets contain 95 % bootstrap intervals. The printed numbers are for "
-        "ResNet-50 at 224 x 224 with 14 x 14 superpixels. Ours are for the networks and sizes named below, so they are not "
-        "the same quantity. Slow methods are measured on fewer images, as given in the tables.",
+        "The command of each image set writes this page; the notes are in `images-notes.md`. For exclusion, lower "
+        "is better; for inclusion, higher is better. Brackets contain 95 % bootstrap intervals. The printed "
+        "numbers are for ResNet-50 at 224 x 224 with 14 x 14 superpixels. Ours are for the networks and sizes "
+        "named below, so they are not the same quantity. Slow methods are measured on fewer images, as given in "
+        "the tables.",
     ]
     if notes is not None:
         parts += ["## What agrees with the paper, and what does not", notes.strip()]
@@ -50,20 +52,20 @@ def _set(found: dict[str, Any]) -> list[str]:
     ]
     for evaluator, described in found["evaluators"].items():
         parts.append(
-            f"### Judged by {_EVALUATORS[evaluator]} (agreement on full images {described['full_image_agreement']:.3f})"
+            f"### Judged by {_EVALUATORS[evaluator]} (agreement on full images "
+            f"{described['full_image_agreement']:.3f})"
         )
         for score, heading in _SCORES.items():
             parts += [f"**{heading}**", _areas(name, score, described["methods"])]
     matched = error["evaluations_to_match"]
     parts += [
         "### Distance to the Shapley values",
-        f"The truth is converged values of the surrogate's game, for {error['images']} test images and all classes. Its own "
-        f"relative squared error is about {error['error_of_the_truth']:.3f}. FastSHAP has a relative squared error of "
-        f"**{error['relative_squared_error']:.3f}** and a cosine of {error['cosine']:.3f}; of the large values, "
-        f"{error['sign_agreement']:.1%} have the correct sign. For the same error, KernelSHAP-S needs "
-        + (
-            f"**{matched:.0f}** evaluations per image." if matched else "more evaluations than were tried."
-        ),
+        f"The truth is converged values of the surrogate's game, for {error['images']} test images and all "
+        f"classes. Its own relative squared error is about {error['error_of_the_truth']:.3f}. FastSHAP has a "
+        f"relative squared error of **{error['relative_squared_error']:.3f}** and a cosine of "
+        f"{error['cosine']:.3f}; of the large values, {error['sign_agreement']:.1%} have the correct sign. For the "
+        "same error, KernelSHAP-S needs "
+        + (f"**{matched:.0f}** evaluations per image." if matched else "more evaluations than were tried."),
         *_training(found["robustness"]),
         "### Time (table 2)",
         _times(name, found),
@@ -100,7 +102,17 @@ def _areas(name: str, score: str, methods: dict[str, Any]) -> str:
             row.append("" if method == "FastSHAP" else difference)
         rows.append(row)
     return table(
-        ["", "images", "exclusion", "printed", "FastSHAP minus this", "inclusion", "printed", "FastSHAP minus this"], rows
+        [
+            "",
+            "images",
+            "exclusion",
+            "printed",
+            "FastSHAP minus this",
+            "inclusion",
+            "printed",
+            "FastSHAP minus this",
+        ],
+        rows,
     )
 
 

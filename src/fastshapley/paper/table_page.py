@@ -18,10 +18,10 @@ def page(found: dict[str, Any], figures: Sequence[tuple[str, str]], notes: str |
         "# The paper's experiments on tables",
         f"`{found['command']}` (fastshapley {found['version']}) writes this page; every number is in "
         "[tabular.json](tabular.json). The notes are in `tabular-notes.md`.",
-        "Distances are measured to exact Shapley values if a game has at most 16 players and is cheap, otherwise to "
-        f"converged estimates. They are means over {scale['test_rows']} test rows, over features and classes together. "
-        "± is half the width of a 95 % interval over rows. All results are from one seed. Both recipes and every "
-        "estimator use the same game. Surrogates are trained with the paper's schedule.",
+        "Distances are measured to exact Shapley values if a game has at most 16 players and is cheap, otherwise "
+        f"to converged estimates. They are means over {scale['test_rows']} test rows, over features and classes "
+        "together. ± is half the width of a 95 % interval over rows. All results are from one seed. Both recipes "
+        "and every estimator use the same game. Surrogates are trained with the paper's schedule.",
     ]
     if scale["train_rows"] is not None:
         parts.append(
@@ -30,9 +30,10 @@ def page(found: dict[str, Any], figures: Sequence[tuple[str, str]], notes: str |
         )
     if scale["train_rows"] is None and any(game["game"] == "marginal" for game in found["games"]):
         parts.append(
-            f'On the marginal game, `recipe="paper"` ran for at most {scale["marginal_epochs"]} epochs, because each epoch '
-            f"calls the model 150 million times. The truth of this game comes from {scale['marginal_truth']} evaluations "
-            "per row."
+            f'On the marginal game, `recipe="paper"` ran for at most {scale["marginal_epochs"]} epochs, because '
+            "each epoch "
+            f"calls the model 150 million times. The truth of this game comes from {scale['marginal_truth']} "
+            "evaluations per row."
         )
     if notes is not None:
         parts += ["## What agrees with the paper, and what does not", notes.strip()]
@@ -40,9 +41,9 @@ def page(found: dict[str, Any], figures: Sequence[tuple[str, str]], notes: str |
         "## Distance to the Shapley values",
         _distances(found["games"]),
         "## Evaluations that an estimator needs for the same distance",
-        "One row per explainer. A dash means that more evaluations were needed than were tried, or that no number is "
-        "printed. The factor is the smallest number over all estimators, including ours with leverage sampling: the number "
-        "of evaluations that one forward pass is worth, compared with the best estimator.",
+        "One row per explainer. A dash means that more evaluations were needed than were tried, or that no number "
+        "is printed. The factor is the smallest number over all estimators, including ours with leverage sampling: "
+        "the number of evaluations that one forward pass is worth, compared with the best estimator.",
         _evaluations(found["games"]),
     ]
     for name, title in figures:
