@@ -2,7 +2,8 @@
 
     FASTSHAPLEY_DATA=../shared/data python benchmarks/serving.py          (ten minutes; needs Debian's wrk)
 
-writes docs/results/serving.json after every part, and goes on from there when it is started again; then serving.md.
+writes docs/results/serving.json after every part, and continues from there when it is started again; then it writes
+serving.md.
 The census: 12 columns, a LightGBM model, an explainer of the default recipe with error bars. KServe's own client is
 installed into a virtual environment of its own.
 """
@@ -47,42 +48,54 @@ NAMES = {
     "kernel": "FastAPI, `shap.KernelExplainer`, 100 background rows",
 }
 INTRODUCTION = """
-One row of the census (12 columns), explained by a network of the default recipe with error bars, asked for over
-HTTP on the loopback of two shared cores by wrk. Each figure is a median of seven rounds in which the servers take
-turns; ratios are medians of the rounds' own ratios. "Empty" is a Starlette handler that reads the same body and
-sends the same answer, which it has already. "Without network" is our whole server but for the run of the graph;
-"one layer" has a graph of eight operators and 700 weights instead of the explainer's 170,000, and answers nonsense.
-"Bare" is a Starlette handler of three lines around the same graph, without checks, batches, limits and counters.
-"Plain" is uvicorn as `pip install uvicorn` leaves it (h11, asyncio); "quick" is what `fastshapley serve` runs on
-(httptools, uvloop).
+`FASTSHAPLEY_DATA=../shared/data python benchmarks/serving.py` writes this page. It requests one row of the census
+(12 columns), explained by a network of the default recipe with error bars, over HTTP on the loopback interface of
+two shared cores, with wrk. Each number is the median of seven rounds in which the servers take turns. Ratios are
+the medians of the ratios within the rounds. The servers are:
 
-    FASTSHAPLEY_DATA=../shared/data python benchmarks/serving.py
+- **empty**: a Starlette handler that reads the same body and sends the same, precomputed answer
+- **without network**: our whole server, except that it does not run the graph
+- **one layer**: our server with a graph of eight operators and 700 weights, instead of the explainer's 170,000
+  weights; its answers are meaningless
+- **bare**: a Starlette handler of three lines around the same graph, without checks, batches, limits and counters
+- **ours**: `fastshapley serve`
+
+Each runs on two stacks. "Plain" is uvicorn as `pip install uvicorn` installs it (h11, asyncio). "Quick" is the
+stack of `fastshapley serve` (httptools, uvloop).
 """.strip()
 FOUND = """
-We had asked for .6 of the empty handler's throughput at 64 connections: it is {rate:.2f} on the stack that
-`fastshapley serve` runs on. And for a median latency of at most 1.6 times its: it is {latency:.1f}, which is not
-met. Nor does the bare handler meet it: it has {bare:.1f}, and {bare_rate:.2f} of the throughput, as it batches
-nothing. Our server by itself, without the network, has {without:.1f}, and with a graph of one layer
-{layer:.1f}: most is what onnxruntime takes to be called between two requests, and to start each of the explainer's
-{operators} operators, not its arithmetic. One run takes {hot:.0f} µs right after another, and {paused:.0f} after a
-pause. Five settings of onnxruntime that we tried do not change that, nor do huge pages.
+There were two goals for the stack of `fastshapley serve`:
 
-Rounds differ by a third and more, as the machine is shared. What helped: requests that are read together are
-answered in the next turn of the event loop, by one run and with no future in between; requests for rows go past
-Starlette's routing and middleware; orjson writes arrays as they are; counters are plain numbers; one look at all
-requests now and then instead of a timer for each; no NumPy for one row where Python's own will do; a graph of
-{operators} operators instead of 100, with long axes last.
+- At least .6 of the empty handler's throughput at 64 connections. It is {rate:.2f}: met.
+- A median latency of at most 1.6 times the empty handler's. It is {latency:.1f} times: **not met**.
+
+The bare handler does not meet them either: its latency is {bare:.1f} times the empty handler's, and its
+throughput {bare_rate:.2f}, because it does not batch. Our server without the network has a latency of
+{without:.1f} times, and with a graph of one layer {layer:.1f} times. Most of the time is therefore not
+arithmetic: onnxruntime needs it to be called between two requests, and to start each of the explainer's
+{operators} operators. One run takes {hot:.0f} µs right after another run, and {paused:.0f} µs after a pause. Five
+settings of onnxruntime that we tried do not change this, nor do huge pages.
+
+Rounds differ by a third and more, because the machine is shared. What helped:
+
+- Requests that are read together are answered in the next turn of the event loop, by one run and without futures.
+- Requests for rows bypass Starlette's routing and middleware.
+- orjson writes arrays directly.
+- Counters are plain numbers.
+- All requests are checked for timeouts together from time to time, instead of with one timer each.
+- For a single row, plain Python is used instead of NumPy where it suffices.
+- The graph has {operators} operators instead of 100, with long axes last.
 """.strip()
 NEXT_TO = """
-The same model and the same row. TreeSHAP and KernelSHAP explain other games (the trees' own paths, and background
-rows), so this is about seconds, not about values. One forward pass is {tree:.1f} times as fast as TreeSHAP and
-{kernel:,.0f} times as fast as KernelSHAP.
+All servers explain the same row of the same model. TreeSHAP and KernelSHAP explain other games (along the paths
+of the trees, and with background rows), so this compares times, not values. One forward pass is {tree:.1f} times
+as fast as TreeSHAP and {kernel:,.0f} times as fast as KernelSHAP.
 """.strip()
 FAULTS = """
-Tested in `tests/test_serving_faults.py` and `tests/test_serving_server.py`, so at every landing: requests that
-schemathesis draws from the OpenAPI document, 10,000 malformed bodies, bodies and heads without end, slow senders,
-clients that do not read, 500 connections, a file that is cut and replaced under load, and SIGTERM under load. No
-crash, no wrong answer, no request lost that was accepted.
+`tests/serving/test_faults.py` and `tests/serving/test_server.py` test these with every change: requests that
+schemathesis generates from the OpenAPI document, 10,000 malformed bodies, endless bodies and headers, slow
+senders, clients that do not read, 500 connections, a file that is truncated and replaced under load, and SIGTERM
+under load. There was no crash, no wrong answer, and no accepted request was lost.
 """.strip()
 KSERVE = """
 import asyncio, json, sys
@@ -314,7 +327,14 @@ def page(found: dict[str, Any]) -> str:
         "# What an explanation costs over HTTP",
         INTRODUCTION,
         table(
-            ["", "p50, µs", "p99, µs", "requests a second, 64 connections", "p50 to empty", "rate to empty"],
+            [
+                "",
+                "p50, µs",
+                "p99, µs",
+                "requests per second, 64 connections",
+                "p50, relative to empty",
+                "rate, relative to empty",
+            ],
             [
                 [f"{stack}: {name}", *(f"{row[key]:.0f}" for key in ("p50", "p99", "rate")), *_ratios(row)]
                 for stack in STACKS
@@ -330,21 +350,21 @@ def page(found: dict[str, Any]) -> str:
             layer=quick["one layer"]["p50 to empty"],
             **found["graph"],
         ),
-        "## Next to what people build",
+        "## Compared with common solutions",
         NEXT_TO.format(**times),
         table(
-            ["", "p50, µs", "requests a second, 64 connections"],
+            ["", "p50, µs", "requests per second, 64 connections"],
             [
                 [NAMES[name], f"{row['p50']:.0f}", f"{row['rate']:.0f}" if "rate" in row else ""]
                 for name, row in peers.items()
             ],
         ),
         "## Memory",
-        f"`fastshapley serve` over {soak['requests']:,.0f} requests of 64 connections, in MiB every three seconds: "
-        f"{', '.join(f'{size:.1f}' for size in soak['MiB'])}.",
+        f"The memory of `fastshapley serve` over {soak['requests']:,.0f} requests from 64 connections, in MiB "
+        f"every three seconds: {', '.join(f'{size:.1f}' for size in soak['MiB'])}.",
         "## KServe's own client",
-        f"kserve {kserve['version']}, in an environment of its own, explains through V1 and infers through V2;\n"
-        f"its values differ from the library's by at most {differs:.0e}.",
+        f"kserve {kserve['version']}, in a separate environment, explains with V1 and infers with V2.\n"
+        f"Its values differ from the library's by at most {differs:.0e}.",
         "## Faults",
         FAULTS,
     ]

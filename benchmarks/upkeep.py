@@ -2,7 +2,8 @@
 
     FASTSHAPLEY_DATA=../shared/data python benchmarks/upkeep.py        (about ten minutes on two cores)
 
-writes docs/results/upkeep.json after every part, and goes on from there when it is started again; then upkeep.md.
+writes docs/results/upkeep.json after every part, and continues from there when it is started again; then it writes
+upkeep.md.
 
 Where the features are independent (Friedman's first problem), or normal and dependent, what a model gives when some
 of them are known can be worked out, and with it the values that a surrogate's only come near to. Updates are of an
@@ -37,26 +38,30 @@ RESULT = Path(__file__).parent.parent / "docs" / "results" / "upkeep.json"
 CALLS = (2, 4, 8, 16)  # of the model, a player
 TESTS, SEEDS = 100, 3
 ORIGINS = """
-A report is about the surrogate's game. How far that is from the model's own can be seen where the latter can be
-worked out: a model of independent features (boosted trees on Friedman's first problem), and a polynomial of normal
-features with correlations of .6. Mean squared errors of a row: by the network and by the surrogate, as `report_`
-has them without knowing any truth; then, to the model's true values, of exact values of the surrogate's game, of
-the network's, of those with `anchor="model"`, and of those corrected by calls of the model (`calls=`,
-`background=`; means of three seeds).
+The report measures the error in the surrogate's game. The distance from this game to the model's own game is
+known where the latter can be computed: for a model of independent features (boosted trees on Friedman's first
+problem), and for a polynomial of normal features with correlations of .6.
 
-The surrogate's part is by far the larger one, and the report's figure for it is off by a factor of 1.7 at most
-here. With 16 calls a player, corrections take away 56 and 37 % of the anchored values' error where features are
-independent, and 6 and 12 % where they depend on each other.
+The table shows mean squared errors per row. The first two columns are the errors of the network and of the
+surrogate, as `report_` estimates them without knowing the truth. The others are distances to the model's true
+values: of the exact values of the surrogate's game, of the network's values, of values with `anchor="model"`, and
+of values corrected by model calls (`calls=`, `background=`; means of three seeds).
+
+The surrogate causes by far the larger part of the error. The report's estimate of it is wrong by a factor of at
+most 1.7 here. With 16 calls per player, corrections remove 56 and 37 % of the error of the anchored values if
+features are independent, and 6 and 12 % if they depend on each other.
 """.strip()
 UPDATES = """
-Census: an explainer of the younger half is asked to explain all (`check` gives p = {p:.0e}), and is updated with
-all rows; next to a new fit to all. Processor seconds, relative squared error to the exact values of each one's own
-game, and the mean squared difference of the surrogate's outputs to the model's, on the first 256 test rows.
+An explainer of the younger half of the census is used for all rows (`check` returns p = {p:.0e}). It is then
+updated with all rows. For comparison, another explainer is fitted to all rows from the start. The columns are
+processor seconds, the relative squared error to the exact values of each explainer's own game, and the mean
+squared difference between the outputs of the surrogate and of the model, on the first 256 test rows.
 """.strip()
 ADVICE = """
-What `FastSHAP.advise(model, X, rows=1000)` predicts from a trial of some seconds, and what then was: seconds of a
-whole fit; milliseconds a row of sampling, and its relative squared error (by its own standard errors for
-bankruptcy, to the exact values for the others); and the network's.
+The table compares what `FastSHAP.advise(model, X, rows=1000)` predicts from a trial of some seconds with what was
+measured afterwards: the seconds of a whole fit, the milliseconds per row of sampling, the relative squared error of
+sampling (from its own standard errors for bankruptcy, to the exact values for the others), and the relative squared
+error of the network.
 """.strip()
 Array = NDArray[np.float64]
 
@@ -245,23 +250,30 @@ def page(found: dict[str, Any]) -> str:
         for name, r in found["advice"].items()
     ]
     reported = ["network, reported", "surrogate, reported"]
-    true = ["surrogate", "network", "anchored", *(f"{calls} calls a player" for calls in CALLS)]
-    taken = ["fit, predicted", "taken", "sampling, predicted", "taken", "its error, wanted", "found"]
+    true = ["surrogate", "network", "anchored", *(f"{calls} calls per player" for calls in CALLS)]
+    taken = [
+        "fit, predicted",
+        "measured",
+        "sampling, predicted",
+        "measured",
+        "sampling error, requested",
+        "measured",
+    ]
     return "\n\n".join(
         [
-            "# The surrogate's part of the error, updates, and when not to amortise",
-            "Made by `python benchmarks/upkeep.py` with other work on the machine; every number is in "
-            "[upkeep.json](upkeep.json).",
-            "## What the error is made of",
+            "# Surrogates, updates, advice",
+            "`python benchmarks/upkeep.py` writes this page; every number is in [upkeep.json](upkeep.json). Other "
+            "work ran on the machine at the same time.",
+            "## What the error consists of",
             ORIGINS,
             table(["", *reported, *true], origin),
             "## When rows have drifted",
             UPDATES.format(p=found["updates"]["drift_p_value"]),
-            table(["", "seconds", "relative squared error", "surrogate's difference"], learnt),
+            table(["", "seconds", "relative squared error", "squared difference of outputs"], learnt),
             "## When not to amortise",
             ADVICE,
-            table(["", *taken, "network's error, trial", "whole fit"], predicted),
-            "\n".join(["For census it says:", "", "```", found["advice"]["census"]["advice"], "```"]) + "\n",
+            table(["", *taken, "network error, in the trial", "after a whole fit"], predicted),
+            "\n".join(["For census, it prints:", "", "```", found["advice"]["census"]["advice"], "```"]) + "\n",
         ]
     )
 

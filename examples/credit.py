@@ -1,4 +1,4 @@
-"""A credit model from a table to the reasons of one decision.
+"""Explain a credit model: from a table to the reasons for one decision.
 
 python examples/credit.py          (about 20 seconds; writes credit.fastshap and waterfall.png)
 """
@@ -23,7 +23,7 @@ COLUMNS = ["income", "debt", "late_payments", "years_at_job", "home", "purpose"]
 
 
 def applicants(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
-    """A made-up table: numbers, categories and gaps, and who defaulted."""
+    """Return a simulated table with numbers, categories and missing values, and who defaulted."""
     rng = np.random.default_rng(seed)
     income = rng.lognormal(10.4, 0.5, n).round(-2)
     X = pd.DataFrame(
@@ -51,7 +51,7 @@ def main() -> None:
     explainer = FastSHAP(model, link="logit", time_budget=15, random_state=0, progress=False).fit(X_train)
     print(explainer.report_)
 
-    explanation = explainer(X_test)[..., 1]  # of the second class: a default
+    explanation = explainer(X_test)[..., 1]  # the second class: a default
     riskiest = int(np.argmax(explanation.values.sum(1)))
     for column in np.argsort(-explanation.values[riskiest])[:3]:
         given, value = X_test.iloc[riskiest, column], explanation.values[riskiest, column]

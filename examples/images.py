@@ -1,4 +1,4 @@
-"""Which parts of a digit speak for which class.
+"""Show which parts of a digit are evidence for which class.
 
 python examples/images.py          (about half a minute; writes digits.png)
 """
@@ -19,7 +19,7 @@ from fastshapley import FastSHAP, Superpixels
 
 
 def trained(X: Tensor, y: Tensor) -> nn.Module:
-    """A small network that reads digits."""
+    """Train a small classifier of digits."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
@@ -43,7 +43,7 @@ def main() -> None:
     images, labels = load_digits(return_X_y=True)
     X, y = torch.tensor(images / 16, dtype=torch.float32).reshape(-1, 1, 8, 8), torch.tensor(labels)
     net = trained(X[:1400], y[:1400])
-    print(f"right on the rest: {(net(X[1400:]).argmax(1) == y[1400:]).float().mean():.2f}")
+    print(f"accuracy on the test images: {(net(X[1400:]).argmax(1) == y[1400:]).float().mean():.2f}")
 
     explainer = FastSHAP(
         net,

@@ -1,4 +1,4 @@
-"""An explainer behind HTTP: fit, serve, ask by the client, stop.
+"""Serve an explainer over HTTP: fit, serve, send rows with the client, stop.
 
 python examples/serve.py           (about 15 seconds; needs the serve extra)
 """
@@ -24,14 +24,14 @@ from fastshapley.client import Client
 
 @contextmanager
 def served(path: Path) -> Iterator[str]:
-    """The address of ``fastshapley serve`` on a free port, until the end of the block."""
+    """Run ``fastshapley serve`` on a free port until the end of the block, and yield its address."""
     command = [sys.executable, "-m", "fastshapley", "serve", str(path), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             yield next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.:]+", line)))
         finally:
-            process.terminate()  # what was asked for is answered first
+            process.terminate()  # the server answers open requests first
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A game of one's own: what is hidden is looked up among similar rows.
+"""Write your own value function: hidden columns are averaged over similar rows.
 
 python examples/value_function.py  (about 15 seconds)
 """
@@ -14,14 +14,14 @@ from fastshapley import FastSHAP, metrics
 
 
 class Neighbours:
-    """The mean of ``y`` (r,) over ``rows`` (r, columns), weighted by how near they are in the known columns."""
+    """The mean of ``y`` (r,) over ``rows`` (r, columns), weighted by how close they are in the known columns."""
 
     def __init__(self, rows: Tensor, y: Tensor) -> None:
         self.rows, self.y, self.scale = rows, y, rows.std(0)
         self.players, self.outputs = rows.shape[1], 1
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
-        """x (n, columns) and coalitions s (n, m, players) to (n, m, 1)."""
+        """Return the values (n, m, 1) of the rows x (n, columns) and the coalitions s (n, m, players)."""
         distance = ((x[:, None] - self.rows) / self.scale).square()
         weight = (-s.double() @ distance.transpose(1, 2) / 2).softmax(-1)
         return (weight @ self.y)[..., None]

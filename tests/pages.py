@@ -1,4 +1,4 @@
-"""What the documentation says one can type: the blocks of code of its pages, and how they are run."""
+"""The code blocks of the documentation, and how the tests run them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-NOT_RUN = "not run by the tests"  # in the title of a block, where a reader sees it
+NOT_RUN = "not run by the tests"  # part of the title of such a block, so that readers see it
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-# A few hundredths of a fit's work, and of a report's: what is typed is tested, not how good the values are.
+# Fits and reports do a small share of their work: the tests check that the code runs, not how good values are.
 _PRELUDE = """\
 import fastshapley.training.recipes as recipes, fastshapley.trust.report as report
 def small(whole):
@@ -27,7 +27,7 @@ if {work} < 1:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page: its language, its options, its code, and the line that the code begins at."""
+    """A fenced block of a page: its language, options and code, and the line on which the code begins."""
 
     language: str
     options: str
@@ -36,11 +36,12 @@ class Block:
 
     @property
     def runs(self) -> bool:
+        """Whether the tests run this block."""
         return NOT_RUN not in self.options
 
 
 def blocks(page: Path, language: str) -> list[Block]:
-    """The blocks of one language, in order."""
+    """Return the blocks of one language, in order."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(found["language"], found["options"], found["code"], text.count("\n", 0, found.start("code")) + 1)
@@ -50,16 +51,27 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 
 def commands(page: Path) -> list[str]:
-    """The commands of a page's shell blocks, one a line, without comments."""
+    """Return the commands of a page's shell blocks, one per line, without comments."""
     lines = (line for block in blocks(page, "sh") for line in block.code.replace("\\\n", " ").splitlines())
     return [command for line in lines if (command := line.split("  #")[0].strip()) and not command.startswith("#")]
 
 
 def run(pages: Sequence[Path], folder: Path, *, work: float = 0.04, replacing: tuple[str, str] = ("", "")) -> str:
-    """Run the Python blocks of pages, one after the other, in ``folder``; what they print.
+    """Run the Python blocks of pages in ``folder`` and return what they print.
 
-    All are run by one process, as importing torch takes its time, but none sees the names of another. Errors are
-    reported with the page and its line.
+    One process runs all pages, because importing torch is slow, but each page has its own names. Tracebacks show
+    the page and its line.
+
+    Parameters
+    ----------
+    pages : sequence of Path
+        The pages, in the order in which they run.
+    folder : Path
+        The working directory.
+    work : float
+        The share of the work that fits do.
+    replacing : tuple of str
+        A text in the blocks, and the text that replaces it.
     """
     script = folder / "blocks.py"
     parts = [_PRELUDE.format(work=work)]
@@ -75,7 +87,7 @@ def run(pages: Sequence[Path], folder: Path, *, work: float = 0.04, replacing: t
 
 
 def run_script(script: Path, folder: Path) -> str:
-    """Run a script in ``folder``, on one thread and without a screen; what it prints."""
+    """Run a script in ``folder``, on one thread and without a screen, and return what it prints."""
     settings = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONPATH": os.fspath(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, os.fspath(script)],

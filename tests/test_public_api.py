@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 import fastshapley
-from fastshapley import FastSHAP, datasets, estimators, players, value_functions
+from fastshapley import FastSHAP, baselines, datasets, estimators, export, players, value_functions
 from fastshapley.cli import main
 
 
 def test_public_names() -> None:
     assert sorted(fastshapley.__all__) == [
+        "Advice",
         "Backbone",
+        "Drift",
+        "Explained",
         "FastSHAP",
         "Features",
         "Groups",
@@ -29,12 +32,19 @@ def test_public_names() -> None:
         "Targets",
         "Training",
         "UNet",
+        "Way",
         "__version__",
+        "default_image_recipe",
+        "default_recipe",
+        "paper_image_recipe",
+        "paper_recipe",
     ]
     for module, names in {
         value_functions: ("Surrogate", "Marginal", "Baseline", "Missing"),
         players: ("Features", "Groups", "Superpixels"),
         estimators: ("Estimate", "exact", "kernel"),
+        baselines: ("removal_curves", "Curves", "Scores", "Curve", "paired_interval"),
+        export: ("Graph",),
         datasets: ("load_census", "load_marketing", "load_bankruptcy", "load_news"),
     }.items():
         assert all(hasattr(module, name) for name in names)

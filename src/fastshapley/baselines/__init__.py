@@ -1,19 +1,26 @@
-"""Other ways to explain images, to compare with: gradients, sampling, and an amortised leave-one-out.
+"""Other methods that explain images, and curves that compare them.
 
-Each takes the same images and players as `FastSHAP`, and returns values as `FastSHAP.shap_values` does.
+Each method takes the same images and players as `FastSHAP` and returns values in the shape of
+`FastSHAP.shap_values`.
 """
 
 from fastshapley.baselines.cxplain import CXPlain
 from fastshapley.baselines.gradients import deep_shap, grad_cam, integrated_gradients, smooth_grad
+from fastshapley.baselines.inclusion_curves import Curve, Curves, Scores, paired_interval, removal_curves
 from fastshapley.baselines.kernel_shap import kernel_shap, kernel_shap_s, random_ranking
 
 __all__ = [
     "CXPlain",
+    "Curve",
+    "Curves",
+    "Scores",
     "deep_shap",
     "grad_cam",
     "integrated_gradients",
     "kernel_shap",
     "kernel_shap_s",
+    "paired_interval",
     "random_ranking",
+    "removal_curves",
     "smooth_grad",
 ]

@@ -10,7 +10,8 @@ from fastshapley.paper.table_page import table
 
 _SCORES = {"agreement": "Top-1 agreement (table 1)", "log_odds": "Log-odds (table 4)"}
 _EVALUATORS = {
-    "paper": "the paper's evaluator: trained on all subsets alike, from the classifier's own weights",
+    "paper": "the paper's evaluator: trained on all subsets with equal probability, from the classifier's own "
+    "weights",
     "uniform": "an evaluator trained on subsets of every size, from another network",
 }
 _FIGURES = {
@@ -26,13 +27,14 @@ def page(every: Sequence[dict[str, Any]], notes: str | None = None) -> str:
     """The page in Markdown: ours and the paper's printed figures side by side."""
     parts = [
         "# The paper's experiments on images",
-        "Each set of images by its own command, which writes this page; its notes are in `images-notes.md`. "
-        "Exclusion: lower is better; inclusion: higher is better. In brackets 95 % bootstrap intervals; "
-        "the printed figures are for ResNet-50 at 224 x 224 with 14 x 14 superpixels, ours for the networks and "
-        "sizes named, and so not the same quantity. Slow methods are measured on fewer images, as given.",
+        "The command of each image set writes this page; the notes are in `images-notes.md`. For exclusion, lower "
+        "is better; for inclusion, higher is better. Brackets contain 95 % bootstrap intervals. The printed "
+        "numbers are for ResNet-50 at 224 x 224 with 14 x 14 superpixels. Ours are for the networks and sizes "
+        "named below, so they are not the same quantity. Slow methods are measured on fewer images, as given in "
+        "the tables.",
     ]
     if notes is not None:
-        parts += ["## What is as in the paper, and what is not", notes.strip()]
+        parts += ["## What agrees with the paper, and what does not", notes.strip()]
     for found in every:
         parts += _set(found)
     return "\n\n".join(parts) + "\n"
@@ -43,27 +45,27 @@ def _set(found: dict[str, Any]) -> list[str]:
     title = {"cifar10": "CIFAR-10", "imagenette": "Imagenette"}[name]
     parts = [
         f"## {title}",
-        f"Made by `{found['command']}` (fastshapley {found['version']}): {chosen['classifier']} at "
+        f"`{found['command']}` (fastshapley {found['version']}) writes this part: {chosen['classifier']} at "
         f"{chosen['size']} x {chosen['size']}, {chosen['grid']} x {chosen['grid']} superpixels, "
-        f"{found['training_images']} training images, half of them mirror images; every number is in "
+        f"{found['training_images']} training images, half of them mirrored. Every number is in "
         f"[images-{name}.json](images-{name}.json).",
     ]
     for evaluator, described in found["evaluators"].items():
         parts.append(
-            f"### By {_EVALUATORS[evaluator]} (agreement on full images {described['full_image_agreement']:.3f})"
+            f"### Judged by {_EVALUATORS[evaluator]} (agreement on full images "
+            f"{described['full_image_agreement']:.3f})"
         )
         for score, heading in _SCORES.items():
             parts += [f"**{heading}**", _areas(name, score, described["methods"])]
     matched = error["evaluations_to_match"]
     parts += [
-        "### How far from the Shapley values",
-        f"On {error['images']} test images, all classes, against converged values of the surrogate's game (whose "
-        f"own relative squared error is about {error['error_of_the_truth']:.3f}): relative squared error "
-        f"**{error['relative_squared_error']:.3f}**, cosine {error['cosine']:.3f}, right signs among large values "
-        f"{error['sign_agreement']:.1%}. KernelSHAP-S needs "
-        + (
-            f"**{matched:.0f}** evaluations an image to be as close." if matched else "more evaluations than tried."
-        ),
+        "### Distance to the Shapley values",
+        f"The truth is converged values of the surrogate's game, for {error['images']} test images and all "
+        f"classes. Its own relative squared error is about {error['error_of_the_truth']:.3f}. FastSHAP has a "
+        f"relative squared error of **{error['relative_squared_error']:.3f}** and a cosine of "
+        f"{error['cosine']:.3f}; of the large values, {error['sign_agreement']:.1%} have the correct sign. For the "
+        "same error, KernelSHAP-S needs "
+        + (f"**{matched:.0f}** evaluations per image." if matched else "more evaluations than were tried."),
         *_training(found["robustness"]),
         "### Time (table 2)",
         _times(name, found),
@@ -80,8 +82,8 @@ def _training(shares: Sequence[dict[str, Any]]) -> list[str]:
     rows = [
         [f"{row['evaluations']:,}", f"{row['images']:,}", f"{row['relative_squared_error']:.3f}"] for row in shares
     ]
-    heads = ["evaluations in all", "images", "relative squared error"]
-    return ["By what FastSHAP is trained on:", table(heads, rows)]
+    heads = ["evaluations in total", "images", "relative squared error"]
+    return ["The error of FastSHAP by the amount of training data:", table(heads, rows)]
 
 
 def _areas(name: str, score: str, methods: dict[str, Any]) -> str:
@@ -100,7 +102,17 @@ def _areas(name: str, score: str, methods: dict[str, Any]) -> str:
             row.append("" if method == "FastSHAP" else difference)
         rows.append(row)
     return table(
-        ["", "images", "exclusion", "printed", "FastSHAP less it", "inclusion", "printed", "FastSHAP less it"], rows
+        [
+            "",
+            "images",
+            "exclusion",
+            "printed",
+            "FastSHAP minus this",
+            "inclusion",
+            "printed",
+            "FastSHAP minus this",
+        ],
+        rows,
     )
 
 
@@ -113,11 +125,11 @@ def _times(name: str, found: dict[str, Any]) -> str:
         ratio = "" if shown is None else f"{shown[column] / printed.MINUTES_TO_EXPLAIN['FastSHAP'][column]:.0f}"
         rows.append([method, f"{1000 * value / 60:.3f}", f"{value / fast:.1f}", ratio])
     for method, value in found["seconds_to_train"].items():
-        rows.append([f"to train: {method}", f"{value / 60:.1f}", "", ""])
+        rows.append([f"training: {method}", f"{value / 60:.1f}", "", ""])
     head = [
         "",
-        "minutes of one processor for 1000 images, or to train",
-        "times FastSHAP's (all classes)",
-        "printed, times FastSHAP's",
+        "processor minutes for 1000 images, or for training",
+        "relative to FastSHAP (all classes)",
+        "printed, relative to FastSHAP",
     ]
     return table(head, rows)

@@ -34,7 +34,7 @@ def draw(found: dict[str, Any], output: Path) -> list[tuple[str, str]]:
         save(_against_evaluations(marketing, "game"), output / "tabular-marketing")
         drawn.append(("tabular-marketing", "Marketing, with three value functions (figure 3)"))
     save(_against_samples(found), output / "tabular-samples")
-    drawn.append(("tabular-samples", "Error against coalitions a row in training (appendix)"))
+    drawn.append(("tabular-samples", "Error against coalitions per row in training (appendix)"))
     return drawn
 
 
@@ -59,7 +59,7 @@ def _against_samples(found: dict[str, Any]) -> Any:
             x, y, half = ([point[key] for point in some] for key in ("samples", "l2", "l2_interval"))
             panel.errorbar(x, y, yerr=half, color=colour, marker="o", markersize=3, capsize=2, label=label)
         _lines(panel, surrogates[table], arms=("default",))
-        panel.set(yscale="log", title=table, xlabel="coalitions a row in training")
+        panel.set(yscale="log", title=table, xlabel="coalitions per row in training")
     return _finish(figure, panels)
 
 

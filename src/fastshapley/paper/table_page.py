@@ -16,39 +16,41 @@ def page(found: dict[str, Any], figures: Sequence[tuple[str, str]], notes: str |
     scale = found["scale"]
     parts = [
         "# The paper's experiments on tables",
-        f"Made by `{found['command']}` (fastshapley {found['version']}); every number is in "
-        "[tabular.json](tabular.json). The command writes this page; its notes are in `tabular-notes.md`.",
-        "Distances are to exact Shapley values where a game has at most 16 players and is cheap, else to converged "
-        f"ones, on {scale['test_rows']} test rows, over features and classes together; ± is half a 95 % interval "
-        "over rows. One seed. Both recipes, and every estimator, see the same game; surrogates are trained by the "
-        "paper's schedule.",
+        f"`{found['command']}` (fastshapley {found['version']}) writes this page; every number is in "
+        "[tabular.json](tabular.json). The notes are in `tabular-notes.md`.",
+        "Distances are measured to exact Shapley values if a game has at most 16 players and is cheap, otherwise "
+        f"to converged estimates. They are means over {scale['test_rows']} test rows, over features and classes "
+        "together. ± is half the width of a 95 % interval over rows. All results are from one seed. Both recipes "
+        "and every estimator use the same game. Surrogates are trained with the paper's schedule.",
     ]
     if scale["train_rows"] is not None:
         parts.append(
-            f"**A quick look**: {scale['train_rows']} training rows, {scale['epochs']} epochs and a share of "
-            f"{scale['share']} of the default recipe. These are not the paper's figures."
+            f"**A quick run**: {scale['train_rows']} training rows, {scale['epochs']} epochs and a share of "
+            f"{scale['share']} of the default recipe. These results are not comparable with the paper's."
         )
     if scale["train_rows"] is None and any(game["game"] == "marginal" for game in found["games"]):
         parts.append(
-            f'On the marginal game `recipe="paper"` had at most {scale["marginal_epochs"]} epochs: each calls the '
-            f"model 150 million times. Its truth is from {scale['marginal_truth']} evaluations a row."
+            f'On the marginal game, `recipe="paper"` ran for at most {scale["marginal_epochs"]} epochs, because '
+            "each epoch "
+            f"calls the model 150 million times. The truth of this game comes from {scale['marginal_truth']} "
+            "evaluations per row."
         )
     if notes is not None:
-        parts += ["## What is as in the paper, and what is not", notes.strip()]
+        parts += ["## What agrees with the paper, and what does not", notes.strip()]
     parts += [
-        "## How far the explainers are from the Shapley values",
+        "## Distance to the Shapley values",
         _distances(found["games"]),
-        "## Evaluations that an estimator needs to be as close",
-        "By each explainer; a dash where more were needed than were tried (printed: where there is no figure). The "
-        "factor is the smallest over estimators, ours with leverage sampling among them: how many evaluations one "
-        "forward pass is worth against the best of them.",
+        "## Evaluations that an estimator needs for the same distance",
+        "One row per explainer. A dash means that more evaluations were needed than were tried, or that no number "
+        "is printed. The factor is the smallest number over all estimators, including ours with leverage sampling: "
+        "the number of evaluations that one forward pass is worth, compared with the best estimator.",
         _evaluations(found["games"]),
     ]
     for name, title in figures:
         parts += [f"## {title}", f"![{title}]({name}.png)"]
     parts += [
-        "## Coalitions a row in training",
-        'l2 of `recipe="paper"`:',
+        "## Coalitions per row in training",
+        'The l2 distance of `recipe="paper"`:',
         _samples(found["samples"]),
         "## Normalisation and penalty",
         _ablation(found["ablation"]),
@@ -74,7 +76,7 @@ def _distances(games: Iterable[dict[str, Any]]) -> str:
             ]
         )
     head = ["", "players", "surrogate loss (printed)", "l2, printed", 'l2, `recipe="paper"`', "l2, default recipe"]
-    return table([*head, "right signs, paper / default", "error of the truth"], rows)
+    return table([*head, "correct signs, paper / default", "error of the truth"], rows)
 
 
 def _evaluations(games: Sequence[dict[str, Any]]) -> str:
@@ -104,7 +106,7 @@ def _samples(samples: dict[str, list[dict[str, Any]]]) -> str:
         for paired in (True, False):
             by_count = {point["samples"]: point for point in points if point["paired"] == paired}
             cells = [_number(by_count[count]["l2"]) if count in by_count else "" for count in counts]
-            rows.append([f"{name}, {'in pairs' if paired else 'not in pairs'}", *cells])
+            rows.append([f"{name}, {'with pairs' if paired else 'without pairs'}", *cells])
     return table(["", *map(str, counts)], rows)
 
 
