@@ -1,0 +1,165 @@
+"""The layout of the package: how many modules stand at the top, their names, their tests, and who knows FastSHAP.
+
+import-linter checks the direction of imports: see ``[tool.importlinter]`` in pyproject.toml and ``make check``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "src" / "fastshapley"
+MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+MOST_AT_THE_TOP = 14
+DOORS = {"client.py", "distributed.py", "players.py"}  # Public names of modules that live in a folder.
+ABOVE_EXPLAINER = ("__init__.py", "explainer.py", "baselines/", "cli/", "interop/", "paper/")
+
+# Modules that need no tests of their own.
+WITHOUT_TESTS = {
+    "__main__.py": "calls cli.main; tests/test_wheel.py runs it",
+    "client.py": "a door; tests/test_public_api.py imports it",
+    "distributed.py": "a door; tests/test_public_api.py imports it",
+    "errors.py": "defines exceptions; the tests of each module raise them",
+    "players.py": "a door; tests/test_public_api.py imports it",
+    "version.py": "holds one string; tests/test_docs.py compares it with CITATION.cff",
+}
+
+# Modules that the tests of another module cover: one test module for a family of small modules.
+TESTED_WITH = {
+    "baselines/cxplain.py": "baselines/test_baselines.py",
+    "baselines/gradients.py": "baselines/test_baselines.py",
+    "baselines/kernel_shap.py": "baselines/test_baselines.py",
+    "cli/command.py": "cli/test_commands.py",
+    "cli/demo_command.py": "test_public_api.py",
+    "cli/demo_images.py": "test_public_api.py",
+    "cli/demo_table.py": "cli/test_commands.py",
+    "cli/explain_command.py": "bulk/test_job.py",
+    "cli/export_command.py": "export/test_onnx.py",
+    "cli/page_command.py": "serving/test_static_page.py",
+    "cli/paper_command.py": "cli/test_commands.py",
+    "cli/report_command.py": "cli/test_commands.py",
+    "cli/serve_command.py": "serving/test_server.py",
+    "datasets/classifiers/mobilenet.py": "datasets/test_classifiers.py",
+    "datasets/classifiers/pixels.py": "datasets/test_classifiers.py",
+    "datasets/classifiers/pretrained.py": "datasets/test_classifiers.py",
+    "datasets/classifiers/resnet.py": "datasets/test_classifiers.py",
+    "datasets/classifiers/squeezenet.py": "datasets/test_classifiers.py",
+    "paper/image_experiments.py": "paper/test_image_run.py",
+    "paper/image_figures.py": "paper/test_image_run.py",
+    "paper/image_page.py": "paper/test_image_run.py",
+    "paper/image_sets.py": "paper/test_image_run.py",
+    "paper/image_settings.py": "paper/test_image_run.py",
+    "paper/pool.py": "paper/test_table_run.py",
+    "paper/printed.py": "paper/test_table_run.py",
+    "paper/table_experiments.py": "paper/test_table_run.py",
+    "paper/table_figures.py": "paper/test_table_run.py",
+    "paper/table_page.py": "paper/test_table_run.py",
+    "value_functions/protocol.py": "value_functions/test_value_functions.py",
+    "value_functions/removal.py": "value_functions/test_value_functions.py",
+    "value_functions/surrogate.py": "value_functions/test_value_functions.py",
+}
+
+# Modules whose tests are still missing. Write them and remove the line; never add one.
+TESTS_MISSING = {
+    "data/column.py",
+    "estimators/regression.py",
+    "explanation.py",
+    "fit/fitted.py",
+    "fit/network.py",
+    "fit/pipeline.py",
+    "fit/setup.py",
+    "serving/counters.py",
+    "serving/openapi.py",
+    "support/optional.py",
+    "support/shap_import.py",
+    "training/recipes.py",
+}
+
+# Modules below explainer.py that still name FastSHAP for types. Remove the import and the line; never add one.
+KNOW_FASTSHAP = {
+    "advice.py",
+    "bulk/job.py",
+    "bulk/ray_cluster.py",
+    "export/file_format.py",
+    "export/onnx.py",
+    "fit/fitted.py",
+    "fit/pipeline.py",
+    "fit/setup.py",
+    "trust/drift.py",
+}
+
+
+def own_tests(module: str) -> list[Path]:
+    """Return the test modules ``test_<name>.py`` and ``test_<name>_<topic>.py`` in the mirrored folder."""
+    path = Path(module)
+    folder = TESTS / path.parent
+    return [*folder.glob(f"test_{path.stem}.py"), *folder.glob(f"test_{path.stem}_*.py")]
+
+
+def imports_fastshap(source: str) -> bool:
+    """Return whether code imports the class or its module, at any depth and also for types only."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import) and any(name.name == "fastshapley.explainer" for name in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom):
+            names = {name.name for name in node.names}
+            if node.module == "fastshapley.explainer" or (
+                node.module == "fastshapley" and names & {"FastSHAP", "explainer"}
+            ):
+                return True
+    return False
+
+
+def test_the_top_of_the_package_holds_few_modules() -> None:
+    top = [module for module in MODULES if "/" not in module]
+    assert len(top) <= MOST_AT_THE_TOP, top
+
+
+def test_no_two_modules_or_folders_have_the_same_name() -> None:
+    places = defaultdict(list)
+    for module, path in MODULES.items():
+        if module not in DOORS and module != "__init__.py":
+            places[path.parent.name if path.name == "__init__.py" else path.stem].append(module)
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if not module.endswith("__init__.py")])
+def test_each_module_has_a_test_module(module: str) -> None:
+    listed = [module in exceptions for exceptions in (WITHOUT_TESTS, TESTED_WITH, TESTS_MISSING)]
+    if own_tests(module):
+        assert not any(listed), f"{module} has tests now: remove it from the exceptions in tests/test_structure.py"
+    else:
+        assert sum(listed) == 1, f"write tests/{Path(module).parent / f'test_{Path(module).stem}.py'}"
+
+
+def test_exceptions_name_modules_and_tests_that_exist() -> None:
+    assert {*WITHOUT_TESTS, *TESTED_WITH, *TESTS_MISSING, *KNOW_FASTSHAP, *DOORS} <= set(MODULES)
+    assert all((TESTS / test).is_file() for test in TESTED_WITH.values())
+
+
+def test_nothing_below_the_explainer_knows_fastshap() -> None:
+    below = {module: path for module, path in MODULES.items() if not module.startswith(ABOVE_EXPLAINER)}
+    assert {
+        module for module, path in below.items() if imports_fastshap(path.read_text(encoding="utf-8"))
+    } == KNOW_FASTSHAP
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from fastshapley.explainer import FastSHAP",
+        "from fastshapley import FastSHAP",
+        "from fastshapley import explainer",
+        "import fastshapley.explainer",
+        "if TYPE_CHECKING:\n    from fastshapley.explainer import FastSHAP",
+        "def f():\n    from fastshapley import FastSHAP",
+    ],
+)
+def test_every_form_of_the_import_is_found(source: str) -> None:
+    assert imports_fastshap(source)
+    assert not imports_fastshap(source.replace("FastSHAP", "other").replace("explainer", "explanation"))
