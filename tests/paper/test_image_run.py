@@ -32,7 +32,7 @@ TINY = ImageScale(
     shares=(0.5,),
     robustness=0.5,
 )
-SMALL = replace(SETS["cifar10"], grid=4, other="resnet20")
+SMALL = replace(SETS["cifar10"], grid=2, other="resnet20")
 
 
 @pytest.fixture(scope="module")
