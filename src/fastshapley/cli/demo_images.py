@@ -100,8 +100,8 @@ def run(output: Path, *, size: Size = FULL, random_state: int = 0, progress: boo
     story = (
         f"A small convolutional network that reads scikit-learn's digits ({accuracy:.1%} of the held-out ones), "
         f"explained by fastshapley on {size.grid} x {size.grid} patches. Training took {seconds:.0f} seconds; an "
-        f"image is then explained, for all ten classes, in {microseconds:.0f} microseconds, {len(X_test)} to a batch"
-        f". This is how far the values are from the exact ones on {len(some)} held-out images:"
+        f"image is then explained, for all ten classes, in {microseconds:.0f} microseconds, {len(X_test)} to a "
+        f"batch. This is how far the values are from the exact ones on {len(some)} held-out images:"
     )
     pictures = {
         "digits.png": "Held-out digits, and what speaks for (red) and against (blue) each class.",
