@@ -1,13 +1,10 @@
-"""A server of files on this machine, and a home folder of the test's own."""
+"""A server of files on this machine."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-
-import pytest
 
 from fastshapley.datasets.download import cache
 
@@ -41,22 +38,6 @@ class Server:
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.http.server_address[1]}{path}"
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.http.shutdown()
-    server.http.server_close()
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("FASTSHAPLEY_DATA", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return tmp_path
 
 
 def kept() -> list[Path]:

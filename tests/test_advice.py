@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,10 +93,14 @@ def test_a_closer_error_takes_more(advice: Advice) -> None:
 
 
 def test_the_code_that_it_gives_works(advice: Advice) -> None:
-    X, model = numbers(200, 12), smooth
+    X, model, recipe = numbers(200, 12), smooth, replace(RECIPE, errors=Training(steps=50))
     for way in advice.ways:
-        code = way.code.replace("FastSHAP(model", "FastSHAP(model, progress=False, random_state=0")
-        found = eval(code, {"FastSHAP": FastSHAP, "model": model, "X": X, "rows": X[:3]})
+        options = "progress=False, random_state=0"
+        if "recipe=" not in way.code:  # how well it is trained makes no difference
+            options += ", recipe=recipe"
+        code = way.code.replace("FastSHAP(model", f"FastSHAP(model, {options}")
+        known = {"FastSHAP": FastSHAP, "model": model, "X": X, "rows": X[:3], "recipe": recipe}
+        found = eval(code, known)
         assert np.shape(found.values)[:2] == (3, 12)
 
 

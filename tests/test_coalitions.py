@@ -31,7 +31,8 @@ def kernel_probabilities(players: int) -> Tensor:
     for number in range(1, (1 << players) - 1):
         k = number.bit_count()
         weights[number] = Fraction(players - 1, math.comb(players, k) * k * (players - k))
-    return torch.tensor([float(w / sum(weights)) for w in weights], dtype=torch.float64)
+    total = sum(weights)
+    return torch.tensor([float(w / total) for w in weights], dtype=torch.float64)
 
 
 def numbers(s: Tensor) -> Tensor:

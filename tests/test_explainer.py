@@ -114,7 +114,8 @@ class TestModels:
         assert fitted(self.X[:7]).base_values.shape == (7, *shape[1:])
         assert_additive(fitted, self.X[:50])
         assert fitted.report_ is not None
-        assert fitted.report_.l2 < np.inf
+        # values of zero would have an error of 1; the worst of these models had .074 when this was written
+        assert fitted.report_.relative_squared_error < 0.2
 
     @pytest.mark.parametrize("value_function", ["surrogate", "marginal", "baseline"])
     @pytest.mark.parametrize("link", ["identity", "logit"])

@@ -195,6 +195,15 @@ class TestTime:
         assert np.isfinite(fitted.shap_values(X)).all()
         assert_additive(fitted, X[:50])
 
+    def test_a_fit_ends_with_its_time(self) -> None:
+        """A fit with a budget of 4 seconds uses more than half of them, and ends within 12 on a busy machine."""
+        X, seconds = numbers(2000, 8), 4.0
+        explainer(f, recipe="default", time_budget=0.5).fit(X)  # what is done once in a process is done here
+        start = time.monotonic()
+        fitted = explainer(f, recipe="default", time_budget=seconds).fit(X)
+        assert 0.5 * seconds < time.monotonic() - start < 3 * seconds
+        assert_additive(fitted, X[:50])
+
     def test_the_papers_recipe_ends_with_the_time(self) -> None:
         X = numbers(400, 6)
         fitted = explainer(f, value_function="baseline", recipe="paper", time_budget=0.5).fit(X)

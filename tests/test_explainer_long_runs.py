@@ -36,7 +36,7 @@ class TestLongRuns:
 
     def start(self, *arguments: Any) -> subprocess.Popen[bytes]:
         script = textwrap.dedent(self.SCRIPT)
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
         return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], env=environment)
 
     def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:

@@ -115,9 +115,9 @@ def test_interoperation_is_imported_when_it_is_asked_for() -> None:
 
 
 def test_the_demonstration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of `make demo`, and the accuracy that it promises."""
+    """Every step of `make demo` with a quarter of its training, and the accuracy that it promises."""
     pytest.importorskip("matplotlib")
-    assert main(["demo", "--quiet", "--output", str(tmp_path)]) == 0
+    assert main(["demo", "--quick", "--quiet", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     lines = {line[:30].strip(): line[30:].split()[0] for line in printed.splitlines() if line.startswith("  ")}
     assert float(lines["relative squared error"]) <= 0.15
@@ -130,8 +130,11 @@ def test_the_demonstration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_demonstration_on_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A relative squared error to exact values of at most .05 on digits; .040 when it was written."""
-    assert main(["demo", "--images", "--quiet", "--output", str(tmp_path)]) == 0
+    """The relative squared error to exact values on digits is at most .05; it was .034 when this was written.
+
+    The patches are coarser than without ``--quick``, whose error on 16 patches was .047.
+    """
+    assert main(["demo", "--images", "--quick", "--quiet", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     error = re.search(r"relative squared error +([0-9.]+)", printed)
     assert error is not None

@@ -14,6 +14,8 @@ from fastshapley.errors import InputError
 
 Array = NDArray[np.float64]
 
+RESAMPLED_AT_ONCE = 1_000_000  # values that `bootstrap_interval` holds in memory at once
+
 
 def l1(values: Array, truth: Array) -> Array:
     """Sum of absolute differences."""
@@ -136,8 +138,11 @@ def bootstrap_interval(
     if len(per_row) == 0 or not 0 < level < 1:
         raise InputError(f"level is {level} with {len(per_row)} rows: give a level between 0 and 1, and some rows")
     generator = np.random.default_rng(random_state)
-    means = [per_row[generator.integers(len(per_row), size=len(per_row))].mean() for _ in range(resamples)]
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    rows = len(per_row)
+    block = max(1, RESAMPLED_AT_ONCE // rows)
+    sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
+    means = [per_row[generator.integers(rows, size=(size, rows))].mean(axis=1) for size in sizes]
+    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

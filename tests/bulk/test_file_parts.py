@@ -50,8 +50,8 @@ def as_text(rows: list[Any]) -> list[tuple[str, ...]]:
 
 @pytest.fixture(params=[1 << 22, 7, 1], ids=["a chunk", "chunks of 7 bytes", "chunks of one"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the tests are small: they are looked at in chunks that are too."""
-    monkeypatch.setattr(module, "_SCAN", request.param)
+    """Search files in chunks as small as the files of the tests."""
+    monkeypatch.setattr(module, "SCAN_BYTES", request.param)
 
 
 @pytest.fixture(scope="module")

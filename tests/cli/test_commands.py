@@ -175,7 +175,7 @@ def test_every_command_that_ends_prints_an_object(exported: Any, tmp_path: Path,
 def test_demo_and_paper_print_an_object(tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report(5, "exact", 0.0, 0.1, 0.2, 0.1, 0.3, float("nan"), 1.0)
     shown = demo.Demo(report, tmp_path / "index.html", 1.5, 2.5)
-    monkeypatch.setattr(demo, "run", lambda output, progress: shown)
+    monkeypatch.setattr(demo, "run", lambda output, **settings: shown)
     found = check_keys(["demo"], capsys)
     assert found["report"]["cosine"] is None  # JSON has no NaN
     assert (found["seconds_to_train"], found["microseconds_a_row"]) == (1.5, 2.5)

@@ -62,24 +62,29 @@ def test_accuracy_on_cifar10(name: str, published: float) -> None:
     assert found == pytest.approx(published, abs=three_standard_errors(published, 500))
 
 
+@pytest.fixture(scope="module")
+def photographs() -> tuple[Tensor, Tensor]:
+    """Return the first ten Imagenette validation images of each class, and their labels."""
+    data = Imagenette("val", 224)
+    numbers = torch.cat([(data.labels == label).nonzero()[:10, 0] for label in range(10)])
+    return torch.stack([data[i][0] for i in numbers.tolist()]), data.labels[numbers]
+
+
 @needs("imagenette/val/n01440764/ILSVRC2012_val_00009111.JPEG")
 @pytest.mark.parametrize(
-    ("name", "stated"),
+    ("name", "right"),
     [
-        pytest.param("mobilenet_v2", 0.987, marks=needs(WEIGHTS["mobilenet_v2"])),
-        pytest.param("squeezenet", 0.940, marks=needs(WEIGHTS["squeezenet"])),
+        pytest.param("mobilenet_v2", 99, marks=needs(WEIGHTS["mobilenet_v2"])),
+        pytest.param("squeezenet", 94, marks=needs(WEIGHTS["squeezenet"])),
     ],
 )
-def test_accuracy_on_imagenette(name: str, stated: float) -> None:
-    """The first 30 images of each class, of which these shares were stated: 296 and 282 of 300 are right.
+def test_accuracy_on_imagenette(name: str, right: int, photographs: tuple[Tensor, Tensor]) -> None:
+    """Of 100 images as many are right as when this was measured; one may fall to the other side by rounding.
 
-    Of all 1000 images of the validation folder that we have, it is 98.1 % and 92.3 %.
+    Of the first 30 images of each class, 98.7 % and 94.0 % are right, as stated with the weights. Of all 1000
+    images of the validation folder that we have, it is 98.1 % and 92.3 %.
     """
-    data = Imagenette("val", 224)
-    numbers = torch.cat([(data.labels == label).nonzero()[:30, 0] for label in range(10)])
-    images = torch.stack([data[i][0] for i in numbers.tolist()])
-    found = accuracy(load_classifier(name), images, data.labels[numbers])
-    assert found == pytest.approx(stated, abs=three_standard_errors(stated, 300))
+    assert abs(round(100 * accuracy(load_classifier(name), *photographs)) - right) <= 1
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from download_server import Server, home, kept, server
+from download_server import Server, kept
 from paper_data import DATA, needs
 from torch.utils.data import DataLoader
 
-from fastshapley.datasets import download as downloads
 from fastshapley.datasets.download import Folder, cache, find_folder
 from fastshapley.datasets.image_loaders import (
     CIFAR10_CLASSES,
@@ -32,7 +31,6 @@ from fastshapley.datasets.image_loaders import (
     load_cifar10,
 )
 
-__all__ = ["home", "server"]  # fixtures of another module
 RECORD, RECORDS = 3073, 10_000
 WNIDS = list(IMAGENETTE_CLASSES)
 
@@ -253,13 +251,13 @@ def test_a_folder_at_hand_is_not_downloaded(
 @pytest.mark.usefixtures("home")
 def test_two_processes_may_download_a_folder_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = published(server, packed(FILES))
-    together, original = threading.Barrier(2, timeout=30), downloads._open
+    together, original = threading.Barrier(2, timeout=30), urllib.request.urlopen
 
-    def open_together(url: str) -> Any:
+    def open_together(*args: Any, **kwargs: Any) -> Any:
         together.wait()
-        return original(url)
+        return original(*args, **kwargs)
 
-    monkeypatch.setattr(downloads, "_open", open_together)
+    monkeypatch.setattr(urllib.request, "urlopen", open_together)
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda _: find_folder(folder, progress=False), range(2)))
     assert found == [cache() / "set"] * 2

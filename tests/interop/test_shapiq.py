@@ -129,7 +129,7 @@ def test_games_are_evaluated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     game = GAMES["moebius"]
     s = enumerate_coalitions(7).numpy()
     whole = Game(game, game.rows(1), output=0)(s)
-    monkeypatch.setattr("fastshapley.interop.shapiq._CHUNK", 7)
+    monkeypatch.setattr("fastshapley.interop.shapiq.COALITIONS_AT_ONCE", 7)
     np.testing.assert_allclose(Game(game, game.rows(1), output=0)(s), whole, atol=1e-12)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,43 +38,103 @@ PROGRAM = """
     from fastshapley.networks.mlp import TableEncoder
     from fastshapley.training.process_group import ProcessGroup
 
-    dist.init_process_group("gloo")
-    processes, folder = ProcessGroup(together=True), Path({folder!r})
+    torch.set_num_threads(1)
+    folder = Path({folder!r})
+    dist.init_process_group("gloo", f"file://{{folder / 'meeting'}}", rank=int(sys.argv[1]), world_size={processes})
+    processes = ProcessGroup(together=True)
 """
 
 
-def together(folder: Path, program: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    """Run a program in several processes, by torchrun."""
+def together(folder: Path, program: str, processes: int = 2) -> list[tuple[int, str]]:
+    """Run a program in several processes that form a process group.
+
+    Returns each one's return code and standard error. They are started without torchrun, which would import torch
+    once more; as with torchrun, the death of one ends the others.
+    """
     path = folder / "program.py"
-    start = textwrap.dedent(PROGRAM).format(here=str(HERE), folder=str(folder))
+    start = textwrap.dedent(PROGRAM).format(here=str(HERE), folder=str(folder), processes=processes)
     path.write_text(start + textwrap.dedent(program) + "\ndist.destroy_process_group()\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=300)
+    (folder / "meeting").unlink(missing_ok=True)
+    started, logs = [], [folder / f"stderr {rank}.txt" for rank in range(processes)]
+    for rank, log in enumerate(logs):
+        with log.open("w") as stderr:
+            started.append(subprocess.Popen([sys.executable, str(path), str(rank)], stderr=stderr))
+    end = time.monotonic() + 300
+    while any(process.poll() is None for process in started):
+        if time.monotonic() > end or any(process.poll() for process in started):
+            for process in started:
+                process.kill()
+        time.sleep(0.02)
+    return [(process.wait(), log.read_text()) for process, log in zip(started, logs, strict=True)]
 
 
-def test_what_they_agree_on(tmp_path: Path) -> None:
-    done = together(
-        tmp_path,
-        """
-        first, second = torch.tensor([[1.0, float("nan")], [2.0, 4.0]]), torch.tensor([[6.0, 8.0]])
-        rows = first if processes.rank == 0 else second
-        assert processes.total(processes.rank + 1) == 3
-        assert processes.mean(rows[:, :1]).tolist() == [3.0]
-        assert processes.average(float(processes.rank)) == 0.5
-        assert not processes.all(processes.rank == 0) and processes.all(True)
-        assert processes.everyone(processes.rank) == [0, 1]
-        assert processes.share(lambda: f"from {processes.rank}") == "from 0"
-        assert processes.gather(rows[:, :1], 2).tolist() == [[1.0], [6.0]]
-        encoder = TableEncoder.fitted(rows.double(), [0, 0], processes=processes)
-        assert encoder.flags.tolist() == [1]
-        np.testing.assert_allclose(encoder.mean, [3.0, 6.0])
-        np.testing.assert_allclose(encoder.scale, [(14 / 3) ** 0.5, 2.0])
-        (folder / f"{processes.rank}").touch()
-        """,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "0").exists()
-    assert (tmp_path / "1").exists()
+def assert_well(done: list[tuple[int, str]]) -> None:
+    assert [code for code, _ in done] == [0] * len(done), done
+
+
+AGREEMENT = """
+    rows = torch.tensor([[1.0, float("nan")], [2.0, 4.0]]) if processes.rank == 0 else torch.tensor([[6.0, 8.0]])
+    assert processes.total(processes.rank + 1) == 3
+    assert processes.mean(rows[:, :1]).tolist() == [3.0]
+    assert processes.average(float(processes.rank)) == 0.5
+    assert not processes.all(processes.rank == 0) and processes.all(True)
+    assert processes.everyone(processes.rank) == [0, 1]
+    assert processes.share(lambda: f"from {processes.rank}") == "from 0"
+    assert processes.gather(rows[:, :1], 2).tolist() == [[1.0], [6.0]]
+    encoder = TableEncoder.fitted(rows.double(), [0, 0], processes=processes)
+    assert encoder.flags.tolist() == [1]
+    np.testing.assert_allclose(encoder.mean, [3.0, 6.0])
+    np.testing.assert_allclose(encoder.scale, [(14 / 3) ** 0.5, 2.0])
+    (folder / f"{processes.rank}").touch()
+"""
+ALL_ROWS = """
+    X, y = people(800)
+    order = X["job"].isna().to_numpy() | (X["job"] == "nurse").to_numpy()  # in the first one's rows alone
+    share = X[order] if processes.rank == 0 else X[~order].assign(age=lambda f: f["age"].astype(float))
+    fitted = explainer(people_model(X, y)).fit(share, scaling="torchrun")
+    assert fitted.schema_.columns[2].categories == ("chef", "clerk", "nurse")
+    assert fitted.schema_.columns[0].dtype == "float64"
+    np.save(folder / f"learnt {processes.rank}.npy", fitted.shap_values(X))
+    fitted.save(folder / f"{processes.rank}.fastshap")
+"""
+BACKGROUND = """
+    X, y = people(400)
+    share = X[processes.rank :: 2]
+    fitted = explainer(people_model(X, y), value_function="marginal").fit(share, scaling="torchrun")
+    np.save(folder / f"rows {processes.rank}.npy", fitted.value_function_.rows_.numpy())
+    np.save(folder / f"values {processes.rank}.npy", fitted.shap_values(X))
+"""
+OTHER_WORK = """
+    from fastshapley.errors import TrainingError
+    X, y = people(400)
+    model = people_model(X, y)
+    def fit(model, X, first=0):
+        share = X[(processes.rank + first) % 2 :: 2]
+        return explainer(model).fit(share, scaling="torchrun", checkpoint=folder / "one")
+    fit(model, X)
+    fit(model, X, first=1)  # the same rows, dealt out otherwise
+    refused = []
+    for others in ((people_model(X, y[::-1]), X), (model, X.assign(age=X["age"] + 20))):
+        try:
+            fit(*others)
+        except TrainingError as error:
+            refused.append("belongs to a run with other data" in str(error))
+    np.save(folder / f"refused {processes.rank}.npy", refused)
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the programs above one after the other in the same two processes; the files that they wrote are here."""
+    folder = tmp_path_factory.mktemp("together")
+    program = "".join(map(textwrap.dedent, (AGREEMENT, ALL_ROWS, BACKGROUND, OTHER_WORK)))
+    assert_well(together(folder, program))
+    return folder
+
+
+def test_what_they_agree_on(ran: Path) -> None:
+    assert (ran / "0").exists()
+    assert (ran / "1").exists()
 
 
 def test_they_end_in_peace(tmp_path: Path) -> None:
@@ -82,46 +145,21 @@ def test_they_end_in_peace(tmp_path: Path) -> None:
         processes.everyone(processes.rank)
         processes.rest()
     """
-    done = together(tmp_path, program, processes=4)
-    assert done.returncode == 0, done.stderr
+    done = together(tmp_path, program)
+    assert_well(done)
 
 
-def test_all_learn_the_same_from_the_rows_of_all(tmp_path: Path) -> None:
-    done = together(
-        tmp_path,
-        """
-        X, y = people(800)
-        order = X["job"].isna().to_numpy() | (X["job"] == "nurse").to_numpy()  # in the first one's rows alone
-        share = X[order] if processes.rank == 0 else X[~order].assign(age=lambda f: f["age"].astype(float))
-        fitted = explainer(people_model(X, y)).fit(share, scaling="torchrun")
-        assert fitted.schema_.columns[2].categories == ("chef", "clerk", "nurse")
-        assert fitted.schema_.columns[0].dtype == "float64"
-        np.save(folder / f"values {processes.rank}.npy", fitted.shap_values(X))
-        fitted.save(folder / f"{processes.rank}.fastshap")
-        """,
-    )
-    assert done.returncode == 0, done.stderr
-    first, second = (np.load(tmp_path / f"values {rank}.npy") for rank in (0, 1))
+def test_all_learn_the_same_from_the_rows_of_all(ran: Path) -> None:
+    first, second = (np.load(ran / f"learnt {rank}.npy") for rank in (0, 1))
     np.testing.assert_array_equal(first, second)
-    fitted = FastSHAP.load(tmp_path / "1.fastshap")
+    fitted = FastSHAP.load(ran / "1.fastshap")
     assert fitted.report_ is not None
     assert fitted.report_.relative_squared_error < 0.3
 
 
-def test_a_game_of_the_model_has_one_background(tmp_path: Path) -> None:
-    done = together(
-        tmp_path,
-        """
-        X, y = people(400)
-        share = X[processes.rank :: 2]
-        fitted = explainer(people_model(X, y), value_function="marginal").fit(share, scaling="torchrun")
-        np.save(folder / f"rows {processes.rank}.npy", fitted.value_function_.rows_.numpy())
-        np.save(folder / f"values {processes.rank}.npy", fitted.shap_values(X))
-        """,
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_game_of_the_model_has_one_background(ran: Path) -> None:
     for what in ("rows", "values"):
-        first, second = (np.load(tmp_path / f"{what} {rank}.npy") for rank in (0, 1))
+        first, second = (np.load(ran / f"{what} {rank}.npy") for rank in (0, 1))
         np.testing.assert_array_equal(first, second)
 
 
@@ -135,6 +173,7 @@ def test_a_killed_fit_goes_on_and_ends_the_same(tmp_path: Path) -> None:
             def forward(self, inputs):
                 Layer.calls += self.training
                 if {killed} and Layer.calls == 200 and processes.rank == 1:
+                    (folder / "dies").touch()
                     os.kill(os.getpid(), signal.SIGKILL)
                 return super().forward(inputs)
         import fastshapley.training.checkpoint
@@ -151,41 +190,22 @@ def test_a_killed_fit_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     X, y = people(400)
     inputs = explainer(people_model(X, y)).fit(X).network_.encoder(torch.zeros(1, X.shape[1])).shape[1]
     killed = together(tmp_path, fit.format(killed=True, inputs=inputs, folder="one"))
-    assert killed.returncode != 0
-    assert (tmp_path / "one" / "explainer.pt").exists(), killed.stderr
+    assert (tmp_path / "dies").exists(), killed
+    assert killed[1][0] == -signal.SIGKILL
+    assert (tmp_path / "one" / "explainer.pt").exists(), killed
     before = (tmp_path / "one" / "surrogate.pt").stat().st_mtime_ns
-    for name in ("one", "two"):
-        done = together(tmp_path, fit.format(killed=False, inputs=inputs, folder=name))
-        assert done.returncode == 0, done.stderr
+    again = "".join(
+        textwrap.dedent(fit).format(killed=False, inputs=inputs, folder=name) for name in ("one", "two")
+    )
+    assert_well(together(tmp_path, again))
     assert (tmp_path / "one" / "surrogate.pt").stat().st_mtime_ns == before
     one, two = (np.load(tmp_path / f"{name} 0.npy") for name in ("one", "two"))
     np.testing.assert_array_equal(one, two)
 
 
-def test_unfinished_work_of_another_model_or_of_other_rows_is_refused(tmp_path: Path) -> None:
-    done = together(
-        tmp_path,
-        """
-        from fastshapley.errors import TrainingError
-        X, y = people(400)
-        model = people_model(X, y)
-        def fit(model, X, first=0):
-            share = X[(processes.rank + first) % 2 :: 2]
-            return explainer(model).fit(share, scaling="torchrun", checkpoint=folder / "one")
-        fit(model, X)
-        fit(model, X, first=1)  # the same rows, dealt out otherwise
-        refused = []
-        for others in ((people_model(X, y[::-1]), X), (model, X.assign(age=X["age"] + 20))):
-            try:
-                fit(*others)
-            except TrainingError as error:
-                refused.append("belongs to a run with other data" in str(error))
-        np.save(folder / f"refused {processes.rank}.npy", refused)
-        """,
-    )
-    assert done.returncode == 0, done.stderr
+def test_unfinished_work_of_another_model_or_of_other_rows_is_refused(ran: Path) -> None:
     for rank in (0, 1):
-        assert np.load(tmp_path / f"refused {rank}.npy").tolist() == [True, True]
+        assert np.load(ran / f"refused {rank}.npy").tolist() == [True, True]
 
 
 def test_rows_that_are_held_out_are_the_same_however_they_are_dealt_out() -> None:
@@ -201,13 +221,36 @@ def test_rows_that_are_held_out_are_the_same_however_they_are_dealt_out() -> Non
     assert abs(len(first) - 200) < 5 * math.sqrt(1000 * 0.2 * 0.8)
 
 
+OWN = """
+from dataclasses import replace
+from fastshapley.training import recipes
+from problems import QUICK
+
+def quick(rows, players, *, noisy=False):  # the default recipe takes longer
+    steps = 600
+    return replace(
+        QUICK,
+        surrogate=tuple(replace(stage, steps=steps) for stage in QUICK.surrogate),
+        explainer=replace(QUICK.explainer, steps=steps),
+    )
+
+recipes.default = quick
+
+def model(rows):
+    return rows.to_numpy() @ [1.0, 2.0, -1.0]
+"""
+
+
 def test_the_command_under_torchrun(tmp_path: Path) -> None:
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 3)), columns=list("abc"))
     frame.assign(label=1).to_parquet(tmp_path / "rows.parquet")
-    (tmp_path / "mine.py").write_text("def model(rows):\n    return rows.to_numpy() @ [1.0, 2.0, -1.0]\n")
+    (tmp_path / "mine.py").write_text(OWN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
     given = ["fastshapley", "fit", "mine:model", "rows.parquet", "--drop", "label", "-o", "it.fastshap", "--quiet"]
-    done = subprocess.run([*command, *given], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    done = subprocess.run(
+        [*command, *given], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment
+    )
     assert done.returncode == 0, done.stderr
     fitted = FastSHAP.load(tmp_path / "it.fastshap")
     assert list(fitted.feature_names_in_) == list("abc")

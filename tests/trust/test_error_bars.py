@@ -98,10 +98,38 @@ def test_a_tolerance_is_met(fitted: FastSHAP, X: NDArray[np.float64], truth: NDA
 def test_intervals_of_corrected_values_hold(
     budget: int, fitted: FastSHAP, X: NDArray[np.float64], truth: NDArray[np.float64]
 ) -> None:
-    """For 90 % of the values, within a tenth: one number a row stands for the noise of all its pairs."""
+    """90 % intervals never hold for less than 80 % or more than 99 % of the values."""
+    assert 0.8 <= covered(fitted, X, truth, budget).mean() <= 0.99
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        16,
+        32,
+        pytest.param(
+            64,
+            marks=pytest.mark.xfail(
+                strict=True, reason="intervals are too narrow: 82.4 % are right, 6.7 standard errors below 90 %"
+            ),
+        ),
+    ],
+)
+def test_intervals_of_corrected_values_have_their_level(
+    budget: int, fitted: FastSHAP, X: NDArray[np.float64], truth: NDArray[np.float64]
+) -> None:
+    """90 % intervals hold for 90 % of the values, within 3 standard errors.
+
+    Values of one row are correlated, so the standard error is that of the mean over the 500 rows.
+    """
+    shares = covered(fitted, X, truth, budget).mean(axis=1)
+    assert abs(shares.mean() - 0.9) < 3 * shares.std(ddof=1) / np.sqrt(len(shares))
+
+
+def covered(fitted: FastSHAP, X: NDArray[np.float64], truth: NDArray[np.float64], budget: int) -> NDArray[np.bool_]:
+    """Return whether each 90 % interval holds its true value, (rows, players)."""
     refined = fitted(X[2500:], budget=budget)
-    within = np.abs(refined.values - truth) <= 1.645 * refined.error_std + 1e-9  # rows that are exact have no error
-    assert 0.8 <= within.mean() <= 0.99
+    return np.abs(refined.values - truth) <= 1.645 * refined.error_std + 1e-9  # rows that are exact have no error
 
 
 def test_a_call_goes_on_from_an_earlier_one(

@@ -37,7 +37,8 @@ GAPS = (
 )
 _TRUE, _FALSE = ("1", "true", "True", "TRUE"), ("0", "false", "False", "FALSE")  # as pyarrow has them
 _KINDS = (".parquet", ".pq", ".csv", ".csv.gz")
-_SCAN = _BLOCK = 1 << 22  # bytes of a CSV file that are looked at, or read, at once
+SCAN_BYTES = 1 << 22  # bytes of a CSV file that are searched for the ends of rows at once
+_BLOCK = 1 << 22  # bytes of a CSV file that are read at once
 _BUFFERS = 1 << 26  # bytes of a Parquet file that are held, of all columns together
 _LOOK = 1 << 20  # the first bytes of a CSV file, which tell its columns and how long rows are
 _READERS = 16  # files that are looked at at once: most of it is waiting
@@ -364,7 +365,7 @@ def _row_starts(file: Any, begin: int, step: int) -> list[int] | None:
     starts, place, size = [begin], begin, file.size()
     quotes, before = 0, b"\n"
     while place < size:
-        data = file.read_at(_SCAN, place)
+        data = file.read_at(SCAN_BYTES, place)
         found = np.flatnonzero(np.frombuffer(data, np.uint8) == ord('"'))
         opening = found[quotes % 2 :: 2]
         if not _OPENS[np.frombuffer(before + data, np.uint8)[opening]].all():

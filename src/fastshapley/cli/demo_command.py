@@ -24,6 +24,7 @@ def add(commands: Any) -> None:
         keys="page (the path of its index.html), report, warnings, seconds_to_train, microseconds_a_row",
     )
     parser.add_argument("--images", action="store_true", help="a network that reads scikit-learn's digits")
+    parser.add_argument("--quick", action="store_true", help="train for less time, and explain less exactly")
     parser.add_argument(
         "-o",
         "--output",
@@ -39,8 +40,12 @@ def _run(options: argparse.Namespace) -> Result:
     from fastshapley.cli import demo_images as image_demo
     from fastshapley.cli import demo_table as demo
 
-    run = image_demo.run if options.images else demo.run
-    found = run(options.output, progress=not options.quiet)
+    settings: dict[str, Any] = {"progress": not options.quiet}
+    if options.images:
+        size = image_demo.QUICK if options.quick else image_demo.FULL
+        found = image_demo.run(options.output, size=size, **settings)
+    else:
+        found = demo.run(options.output, size=demo.QUICK if options.quick else demo.FULL, **settings)
     seconds, microseconds, place = found.seconds_to_train, found.microseconds_a_row, str(found.page.resolve())
     lines = [
         str(found.report),

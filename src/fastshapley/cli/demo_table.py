@@ -19,11 +19,27 @@ from fastshapley.estimators import Estimate
 from fastshapley.explainer import FastSHAP
 from fastshapley.support.atomic_files import write_text
 from fastshapley.support.shap_import import shap
+from fastshapley.training.recipes import default, scaled
 from fastshapley.training.run import one_thread
 from fastshapley.trust.report import Report, measure
 
-_TOLERANCE = 0.01  # largest standard error over the range of a row's values
 _CLASS = 1  # benign
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much the demonstration computes.
+
+    work: the share of the default recipe's training steps and evaluations.
+    tolerance: the largest standard error of the converged values, as a share of the range of a row's values.
+    """
+
+    work: float = 1.0
+    tolerance: float = 0.01
+
+
+FULL = Size()
+QUICK = Size(work=0.25, tolerance=0.03)  # the same steps in a fraction of the time
 
 
 @dataclass(frozen=True)
@@ -36,22 +52,44 @@ class Demo:
     microseconds_a_row: float
 
 
-def run(output: Path, *, random_state: int = 0, progress: bool = True) -> Demo:
-    """Explain a gradient-boosted model of scikit-learn's breast cancer table; write pictures to ``output``."""
+def run(output: Path, *, size: Size = FULL, random_state: int = 0, progress: bool = True) -> Demo:
+    """Explain a gradient-boosted model of scikit-learn's breast cancer table, and write pictures.
+
+    Parameters
+    ----------
+    output : Path
+        The folder for the page and its pictures.
+    size : Size, default=FULL
+        How much to compute.
+    random_state : int, default=0
+        The seed.
+    progress : bool, default=True
+        Whether to show progress bars.
+
+    Returns
+    -------
+    Demo
+        The accuracy, the timings and the path of the page.
+    """
     import matplotlib.pyplot as plt
 
     plt.switch_backend("Agg")
     with one_thread():  # as quick on a machine that is busy as on one that is not
-        return _run(plt, output, random_state, progress)
+        return _run(plt, output, size, random_state, progress)
 
 
-def _run(plt: Any, output: Path, random_state: int, progress: bool) -> Demo:
+def _run(plt: Any, output: Path, size: Size, random_state: int, progress: bool) -> Demo:
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     X_train, X_test, y_train, _ = train_test_split(X, y, test_size=0.2, random_state=random_state)
     model = GradientBoostingClassifier(random_state=random_state).fit(X_train, y_train)
 
     start = time.perf_counter()
-    explainer = FastSHAP(model, random_state=random_state, progress=progress).fit(X_train)
+    explainer = FastSHAP(
+        model,
+        recipe="default" if size.work == 1 else scaled(default(*X_train.shape), size.work),
+        random_state=random_state,
+        progress=progress,
+    ).fit(X_train)
     seconds = time.perf_counter() - start
     explanation = explainer(X_test)
     microseconds = 1e6 * quickest(lambda: explainer.shap_values(X_test)) / len(X_test)
@@ -60,12 +98,12 @@ def _run(plt: Any, output: Path, random_state: int, progress: bool) -> Demo:
         X_test,
         "kernel",
         budget=1 << 16,
-        tol=_TOLERANCE,
+        tol=size.tolerance,
         sampling="leverage",
         random_state=random_state,
         progress=progress,
     )
-    how = f"kernel estimator to a tolerance of {_TOLERANCE}, {truth.evaluations.mean():.0f} evaluations a row"
+    how = f"kernel estimator to a tolerance of {size.tolerance}, {truth.evaluations.mean():.0f} evaluations a row"
     fidelity = None if explainer.report_ is None else explainer.report_.fidelity
     report = measure(explanation.values, truth, how, fidelity=fidelity)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 shapiq: Any = require("shapiq", "shapiq")
 
-_CHUNK = 1 << 14  # coalitions in one evaluation
+COALITIONS_AT_ONCE = 1 << 14  # coalitions in one call of the value function
 
 
 class Game(shapiq.Game):
@@ -100,7 +100,9 @@ class Game(shapiq.Game):
     def value_function(self, coalitions: NDArray[Any]) -> NDArray[np.float64]:
         """The values (m,) of coalitions (m, players), not normalised."""
         s = torch.from_numpy(np.asarray(coalitions, dtype=np.bool_)).to(self.x.device)
-        parts = [evaluate(self.played, self.x, part[None])[0, :, self.output] for part in s.split(_CHUNK)]
+        parts = [
+            evaluate(self.played, self.x, part[None])[0, :, self.output] for part in s.split(COALITIONS_AT_ONCE)
+        ]
         return torch.cat(parts).cpu().numpy()
 
 

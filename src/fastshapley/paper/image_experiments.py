@@ -314,7 +314,7 @@ class ImageExperiments:
             work()
             found[name] = min(found.get(name, np.inf), (time.process_time() - start) / images)
 
-        for _ in range(3):
+        for _ in range(self.scale.timing_rounds):
             note("FastSHAP", lambda: explainer.shap_values(quick), len(quick))
             for method in METHODS[1:]:
                 if method in ("CXPlain", "Random"):  # the one is FastSHAP's own network, the other no method

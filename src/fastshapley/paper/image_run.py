@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,37 @@ def run(
     The page shows all sets whose numbers are in ``output``; a file ``images-notes.md`` there becomes part of it.
     What is in ``store`` is not computed again. ``workers`` is the number of processes, by default one a processor.
     """
-    require("captum", "images")  # before hours of work, not after
     experiments = ImageExperiments(Store(store), SETS[dataset], QUICK if quick else FULL[dataset])
-    name = f"images, {dataset}"
-    compute_all(experiments, experiments.stages(), name, workers or os.cpu_count() or 1, progress=progress)
     command = f"fastshapley paper images --dataset {dataset}" + " --quick" * quick
+    return write_results(experiments, output, command, workers=workers, progress=progress)
+
+
+def write_results(
+    experiments: ImageExperiments, output: Path, command: str, *, workers: int | None, progress: bool
+) -> dict[str, Any]:
+    """Compute what is missing of the experiments, and write numbers, figures and the page.
+
+    Parameters
+    ----------
+    experiments : ImageExperiments
+        The set of images, the scale and the store.
+    output : Path
+        The folder for the results.
+    command : str
+        The command line that the results name as their origin.
+    workers : int or None
+        The number of processes. None starts one for each processor; 0 computes in this process.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    dict
+        Every number of the results.
+    """
+    require("captum", "images")  # before hours of work, not after
+    dataset = experiments.set.name
+    compute_all(experiments, experiments.stages(), f"images, {dataset}", workers, progress=progress)
     found = {"command": command, "version": __version__, "made_by": revision(), **results(experiments)}
     write_text(output / f"images-{dataset}.json", json.dumps(found, indent=1) + "\n")
     image_figures.draw(found, experiments, output)

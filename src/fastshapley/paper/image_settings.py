@@ -27,7 +27,8 @@ class ImageScale:
     share: of the explainer's steps and evaluations; evaluations: of these once more. test, slow, compared: images
     that methods, slow methods, and errors are measured on. truth: evaluations a player for the truth. left_out:
     images that CXPlain learns from. shares: of the training images, for the robustness to limited data;
-    robustness: of the explainer's steps and evaluations there.
+    robustness: of the explainer's steps and evaluations there. timing_rounds: how often each method is timed, of
+    which the least counts.
     """
 
     images: int | None = None
@@ -41,6 +42,7 @@ class ImageScale:
     left_out: int = 4000
     shares: tuple[float, ...] = (0.05, 0.1, 0.15, 0.25, 0.5, 0.75, 0.85, 0.95)
     robustness: float = 0.25
+    timing_rounds: int = 3
 
 
 FULL = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -21,14 +22,30 @@ class Work(Protocol):
     def compute(self, piece: Any) -> None: ...
 
 
-def compute_all(work: Work, stages: Sequence[Sequence[Any]], name: str, workers: int, *, progress: bool) -> None:
-    """Compute the pieces that are missing, one stage after the other; those of a stage build on those before."""
+def compute_all(
+    work: Work, stages: Sequence[Sequence[Any]], name: str, workers: int | None, *, progress: bool
+) -> None:
+    """Compute the pieces that are missing, one stage after the other; those of a stage build on those before.
+
+    Parameters
+    ----------
+    work : Work
+        Knows which pieces are done, and computes the others.
+    stages : sequence of sequences
+        The pieces. Those of a stage need those of the stages before it.
+    name : str
+        The name that the progress bar shows.
+    workers : int or None
+        The number of processes. None starts one for each processor; 0 computes in this process.
+    progress : bool
+        Whether to show a progress bar.
+    """
     with tqdm(total=sum(map(len, stages)), desc=name, unit="piece", disable=not progress) as bar:
         missing = [[piece for piece in stage if not work.has(piece)] for stage in stages]
         bar.update(bar.total - sum(map(len, missing)))
         if not any(missing):
             return
-        with _pool(workers) as pool:
+        with _in_this_process() if workers == 0 else _processes(workers or os.cpu_count() or 1) as pool:
             for stage in missing:
                 futures = {pool.submit(_compute, work, piece): piece for piece in stage}
                 failed = []
@@ -42,8 +59,25 @@ def compute_all(work: Work, stages: Sequence[Sequence[Any]], name: str, workers:
                     raise error
 
 
+class _Immediately(Executor):
+    """An executor that computes at once, in this process."""
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
 @contextmanager
-def _pool(workers: int) -> Iterator[Executor]:
+def _in_this_process() -> Iterator[Executor]:
+    yield _Immediately()
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[Executor]:
     """Processes that start afresh, and do not outlive an interruption."""
     start = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=start, initializer=_leave_interruptions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -56,11 +55,46 @@ def run(
     What is in ``store`` is not computed again. ``workers`` is the number of processes, by default one a processor.
     """
     experiments = Experiments(Store(store), QUICK if quick else FULL)
-    stages = pieces(tables, experiments.scale.samples)
-    compute_all(experiments, stages, "tabular", workers or os.cpu_count() or 1, progress=progress)
-    found = results(experiments, tables)
     command = " ".join(["fastshapley paper tabular", *(["--only", *tables] if set(tables) != set(TABLES) else [])])
-    found = {"command": command + " --quick" * quick, "version": __version__, "made_by": revision(), **found}
+    command += " --quick" * quick
+    return write_results(experiments, output, tables, command, workers=workers, progress=progress)
+
+
+def write_results(
+    experiments: Experiments,
+    output: Path,
+    tables: Sequence[str],
+    command: str,
+    *,
+    workers: int | None,
+    progress: bool,
+) -> dict[str, Any]:
+    """Compute what is missing of the experiments, and write numbers, figures and the page.
+
+    Parameters
+    ----------
+    experiments : Experiments
+        The scale and the store.
+    output : Path
+        The folder for the results.
+    tables : sequence of str
+        The names of the tables.
+    command : str
+        The command line that the results name as their origin.
+    workers : int or None
+        The number of processes. None starts one for each processor; 0 computes in this process.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    dict
+        Every number of the results.
+    """
+    stages = pieces(tables, experiments.scale.samples)
+    compute_all(experiments, stages, "tabular", workers, progress=progress)
+    found = results(experiments, tables)
+    found = {"command": command, "version": __version__, "made_by": revision(), **found}
     text = json.dumps(found, indent=1) + "\n"
     write_text(output / "tabular.json", text)
     drawn = figures.draw(found, output)
