@@ -14,8 +14,8 @@ from fastshapley.data.model_adapter import ModelFunction, given_outputs, trial_r
 from fastshapley.data.stream import Rows
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
-from fastshapley.estimators.model_correction import Shortfall, corrected
-from fastshapley.estimators.refinement import Prior, refine
+from fastshapley.estimators.model_correction import SurrogateErrorGame, correct_to_model
+from fastshapley.estimators.refinement import Prior, RefinementOptions, refine
 from fastshapley.explanation import taken_up
 from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
 from fastshapley.objective import normalize
@@ -95,11 +95,13 @@ def refined(
         explainer.value_function_,
         x,
         Prior(values, variance, noise, explainer.errors_.head.profile),
-        budget=budget,
-        tol=tol,
-        # other coalitions than those that the values are from
-        random_state=int(fingerprint(seed_of(explainer.random_state), values)[:15], 16),
-        progress=progress,
+        RefinementOptions(
+            budget=budget,
+            tol=tol,
+            # other coalitions than those that the values are from
+            random_state=int(fingerprint(seed_of(explainer.random_state), values)[:15], 16),
+            progress=progress,
+        ),
     )
     return torch.from_numpy(found.values).to(values), torch.from_numpy(found.stderr).to(values)
 
@@ -137,8 +139,8 @@ def anchored(
     if len(rows) == 0:
         raise InputError("background has no rows")
     generator = torch.Generator(x.device).manual_seed(seed_of(explainer.random_state))
-    missed = Shortfall(_model_function(explainer, x), game, rows, explainer.schema_.discrete, generator)
-    values, added = corrected(missed, x[:], values, total, calls)
+    missed = SurrogateErrorGame(_model_function(explainer, x), game, rows, explainer.schema_.discrete, generator)
+    values, added = correct_to_model(missed, x[:], values, total, calls)
     return values, base, added
 
 
