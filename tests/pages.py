@@ -16,12 +16,12 @@ NOT_RUN = "not run by the tests"  # in the title of a block, where a reader sees
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 # A few hundredths of a fit's work, and of a report's: what is typed is tested, not how good the values are.
 _PRELUDE = """\
-import fastshapley.training.recipes as recipes, fastshapley.trust.report as report
+import fastshapley.training.recipes as recipes, fastshapley.trust.effort as effort
 def small(whole):
     return lambda *given, **named: recipes.scaled(whole(*given, **named), {work})
 if {work} < 1:
     recipes.default, recipes.default_images = small(recipes.default), small(recipes.default_images)
-    report._EVALUATIONS = 50_000
+    effort.REPORT_EVALUATIONS = 50_000
 """
 
 

@@ -11,25 +11,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastshapley.advice import Advice, advise
+from fastshapley.advice import Advice, TrialInputs, Workload, advise, shown_settings
 from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.players import Features, Groups, Superpixels
 from fastshapley.data.stream import Rows
+from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explanation import Values, explanation, image_explanation, maps, squeeze
 from fastshapley.export import file_format as persistence
 from fastshapley.export import onnx
-from fastshapley.fit.fitted import anchored, forward, refined, warn_of_gaps
+from fastshapley.fit.fitted import anchored, forward, model_outputs, refined, warn_of_gaps
 from fastshapley.fit.pipeline import Fitted, fit_explainer
-from fastshapley.fit.setup import check_labels
+from fastshapley.fit.setup import check_labels, device_of, players_of
 from fastshapley.networks.convolutional import Backbone, UNet
 from fastshapley.sklearn_interface import Protocols
 from fastshapley.support.shap_import import shap
 from fastshapley.training.process_group import ProcessGroup
-from fastshapley.training.recipes import Recipe
-from fastshapley.trust.drift import Drift, check
+from fastshapley.training.recipes import Recipe, resolve
+from fastshapley.trust.drift import Drift, compare, image_summary_names, summarised
 from fastshapley.value_functions.protocol import Link, grand_values
+from fastshapley.value_functions.surrogate import Surrogate
 
 if TYPE_CHECKING:
     from fastshapley.bulk.job import Explained
@@ -296,7 +298,19 @@ class FastSHAP(Protocols):
         The model is called, or its ``predictions`` for X are held against the surrogate's; without either, only the
         rows are looked at. ``print(explainer.check(X))`` says it in words, ``.plot()`` draws the worst columns.
         """
-        return check(self, self._encode(X)[:], predictions)
+        x, game = self._encode(X)[:], self.value_function_
+        if isinstance(self.schema_, ImageSchema):
+            names = image_summary_names(x.shape[1])
+            discrete = [False] * len(names)
+        else:
+            names, discrete = list(self.schema_.names), list(self.schema_.discrete)
+        gaps, ratio = None, None
+        if isinstance(game, Surrogate) and len(x) and (predictions is not None or self.model is not None):
+            gaps = (grand_values(game, x) - model_outputs(self, x, predictions)).square().sum(1).sqrt()
+        if self.errors_ is not None and len(x):
+            expected = self.errors_.expected(x, forward(self, x)[0])
+            ratio = float(expected / self.errors_.head.expected.clamp(min=1e-300))
+        return compare(self.reference_, summarised(x), names, discrete, gaps, ratio)
 
     @classmethod
     def advise(
@@ -307,7 +321,19 @@ class FastSHAP(Protocols):
         ``error`` is the relative squared error that will do. A trial of about ``seconds`` is made; ``settings`` are
         those of `FastSHAP`, such as ``players`` or ``link``. ``print(FastSHAP.advise(model, X, rows=1000))``.
         """
-        return advise(cls(model, **settings), X, rows, error, seconds)
+        workload = Workload(rows, error, seconds)
+        whole = cls(model, **settings)
+        images = isinstance(whole.players, Superpixels)
+        schema = ImageSchema.of(X) if images else Schema.of(X)
+        x = schema.encode(X).to(device_of(whole))
+        recipe = resolve(whole.recipe, len(x), len(players_of(whole, schema)), images=images)
+
+        def fit(recipe: Recipe, seconds: float) -> Fitted:
+            changes = {"recipe": recipe, "time_budget": seconds, "progress": False}
+            return fit_explainer(cls(model, **{**settings, **changes}), X, None, None, update=False)
+
+        shown = shown_settings(whole.get_params(deep=False), cls().get_params(deep=False))
+        return advise(TrialInputs(model, whole.logits, schema, x, recipe, fit, shown), workload)
 
     def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
         """Write the explainer to one file, atomically, or to a binary stream. The user's model is not in it."""

@@ -35,8 +35,10 @@ from fastshapley.training import recipes
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.run import Clock, Run, Timing, one_thread
 from fastshapley.trust.drift import Reference
-from fastshapley.trust.error_bars import Errors, fit_errors
-from fastshapley.trust.report import ROWS, Report, measure_network
+from fastshapley.trust.effort import REPORT_ROWS, Allowance
+from fastshapley.trust.error_bars import ErrorBarRows, ErrorBars, fit_error_bars
+from fastshapley.trust.measurement import MeasuredNetwork, measure_network
+from fastshapley.trust.report import Report
 from fastshapley.value_functions import BaseGame, Missing, Problem, Removal, Surrogate, ValueFunction
 from fastshapley.value_functions.background_sampling import can_be_thinned
 
@@ -61,7 +63,7 @@ class Fitted:
     network: ExplainerNetwork
     output_names: tuple[str, ...]
     losses: list[float]
-    errors: Errors | None
+    errors: ErrorBars | None
     report: Report | None
     reference: Reference
     timings: dict[str, Timing]
@@ -115,7 +117,7 @@ def fit_explainer(
         mention_one_hot(explainer, schema, x)
     run = replace(start_run(explainer, schema, x, x_val, model, checkpoint, before, processes), clock=clock)
     x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
-    x_exam, x_report = hold_out(x_val, run, share=0.5, most=ROWS)
+    x_exam, x_report = hold_out(x_val, run, share=0.5, most=REPORT_ROWS)
     held_out = x_val is not x and x_report is not x_exam
     rows_in_all = processes.total(len(x))
     recipe = recipes.resolve(explainer.recipe, rows_in_all, len(partition), images=images)
@@ -153,41 +155,45 @@ def fit_explainer(
         )
         x_exam, x_report, x = (
             processes.gather(x_exam, _EXAM),
-            processes.gather(x_report, ROWS),
+            processes.gather(x_report, REPORT_ROWS),
             processes.gather(x, _SEEN),
         )
 
-        def measure() -> tuple[Errors | None, Report | None, Reference]:
+        def measure() -> tuple[ErrorBars | None, Report | None, Reference]:
             """What is left to do is little, of some rows: one process does it for all."""
             errors = None
             if recipe.errors is not None and held_out:
-                errors = fit_errors(
+                limited = run.within(_ERRORS).alone()
+                errors = fit_error_bars(
                     network,
                     game,
-                    x_exam,
-                    x_report,
+                    ErrorBarRows(x_exam, x_report, schema.discrete, partition.owner),
                     recipe.errors,
-                    run.within(_ERRORS).alone(),
-                    pace=pace,
-                    calls=budget.for_errors(game),
-                    discrete=schema.discrete,
-                    owner=partition.owner,
-                    effort=1.0 if recipe.trains_explainer else _LITTLE,
+                    limited,
+                    Allowance(
+                        calls=budget.for_errors(game),
+                        seconds=limited.clock.left(),
+                        pace=pace,
+                        share=1.0 if recipe.trains_explainer else _LITTLE,
+                    ),
                 )
             report, gaps = None, torch.zeros(0)
             if recipe.trains_explainer or update:
-                report, gaps = measure_network(
-                    network,
-                    game,
-                    model,
+                measured = measure_network(
+                    MeasuredNetwork(
+                        network,
+                        game,
+                        model,
+                        errors,
+                        normalized=explainer.normalize != "never",
+                        held_out=held_out,
+                    ),
                     x_report[:],
                     run.alone(),
-                    pace,
-                    budget,
-                    errors,
-                    normalized=explainer.normalize != "never",
-                    held_out=held_out,
+                    Allowance(calls=budget.for_report(game), seconds=run.clock.left(), pace=pace),
+                    model_calls=budget.left(),
                 )
+                report, gaps = measured.report, measured.model_distances
             return errors, report, Reference.of(x, gaps, run.generator("reference"))
 
         errors, report, reference = processes.share(measure)
