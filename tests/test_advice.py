@@ -177,9 +177,13 @@ def test_a_trial_measures_without_warnings(caplog: pytest.LogCaptureFixture) -> 
 def test_a_logger_is_quiet_inside_only() -> None:
     logger = logging.getLogger("a logger of this test")
     logger.setLevel(logging.INFO)
-    with pytest.raises(RuntimeError, match="inside"), quiet_logger(logger.name):
+
+    def fail() -> None:
         assert logger.level == logging.ERROR
         raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"), quiet_logger(logger.name):
+        fail()
     assert logger.level == logging.INFO
 
 
