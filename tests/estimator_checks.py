@@ -1,4 +1,4 @@
-"""What the tests of every estimator use."""
+"""Helpers that the tests of all estimators share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from fastshapley.value_functions import ValueFunction
 
 
 class Counted:
-    """Counts the coalitions that each row is evaluated on; the first column of x numbers the rows.
+    """A game that counts the coalitions evaluated for each row. The first column of x numbers the rows.
 
-    Rows in ``broken`` give NaN after so many of them.
+    Parameters
+    ----------
+    game : ValueFunction
+        The game to count for.
+    rows : int
+        The number of rows.
+    broken : dict or None
+        For some row numbers, the number of coalitions after which the game returns NaN.
     """
 
     def __init__(self, game: ValueFunction, rows: int, broken: dict[int, int] | None = None) -> None:
@@ -29,13 +36,18 @@ class Counted:
 
 
 def numbered(x: Tensor) -> Tensor:
+    """Return rows with their numbers as the first column, for `Counted`."""
     return torch.cat([torch.arange(len(x))[:, None], x], dim=1)
 
 
 def errors(game: KnownGame, x: Tensor, estimate: Estimate) -> Tensor:
+    """Return the estimated values minus the exact ones."""
     return torch.from_numpy(estimate.values) - game.shapley(x)
 
 
 def assert_within_errors(game: KnownGame, x: Tensor, estimate: Estimate, most: float = 4.5) -> None:
-    """4.5 standard errors: one in 150,000; some games have errors of rounding only."""
+    """Check that errors are at most ``most`` standard errors, plus rounding.
+
+    A normal error exceeds 4.5 standard errors once in 150,000 times.
+    """
     assert (errors(game, x, estimate).abs().numpy() <= most * estimate.stderr + 1e-8).all()

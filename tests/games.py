@@ -1,4 +1,4 @@
-"""Games whose Shapley values are known in closed form, each a value function."""
+"""Value functions whose Shapley values are known in closed form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _normal(seed: int, *shape: int) -> Tensor:
 
 
 class KnownGame(Protocol):
-    """A value function that can also make rows, and knows their Shapley values."""
+    """A value function that can generate rows, and knows their Shapley values."""
 
     @property
     def players(self) -> int: ...
@@ -26,11 +26,11 @@ class KnownGame(Protocol):
     def rows(self, count: int, seed: int = 0) -> Tensor: ...
 
     def shapley(self, x: Tensor) -> Tensor:
-        """The values (n, players, outputs)."""
+        """Return the exact values, (n, players, outputs)."""
 
 
 class Additive:
-    """v(x, s) = bias + sum over s of weight * x: each player is worth its own term."""
+    """v(x, s) = bias + sum over s of weight * x: the value of each player is its own term."""
 
     def __init__(self, players: int, outputs: int = 1, seed: int = 0) -> None:
         self.players, self.outputs = players, outputs
@@ -48,9 +48,9 @@ class Additive:
 
 
 class Glove:
-    """One player owns a left glove, the others a right one; x (n, 1) is what a pair sells for.
+    """One player owns a left glove, the others own right ones; x (n, 1) is the price of a pair.
 
-    The left glove is worthless only to those before any right one: it earns rights / (rights + 1).
+    The left glove adds the price unless it comes first, so its share is rights / (rights + 1).
     """
 
     outputs = 1
@@ -73,17 +73,18 @@ class Glove:
 
 
 class Voting:
-    """A motion passes when the weights in favour reach a quota: one output for each motion.
+    """A motion passes when the weights in favour reach a quota. There is one output for each of two motions.
 
-    The first is a simple majority of equals, of whom each has the same power. The second is the apex game:
-    the first player needs one of the others, who need all of themselves; it is pivotal unless first or last.
+    The first motion needs a simple majority of equal players, so all have the same power. The second is the apex
+    game: the first player needs one of the others, or all of the others need each other. The first player is
+    pivotal unless it comes first or last.
     """
 
     outputs = 2
 
     def __init__(self, players: int) -> None:
         if players < 3 or players % 2 == 0:
-            raise ValueError("voting needs an odd number of players, three at least")
+            raise ValueError(f"players is {players}: voting needs an odd number, at least 3")
         self.players = players
         self.weight = torch.ones(players, 2, dtype=torch.float64)
         self.weight[0, 1] = players - 2
@@ -103,9 +104,14 @@ class Voting:
 
 
 class Moebius:
-    """v(x, s) = sum of the dividends of the coalitions inside s: each is shared evenly by its members.
+    """v(x, s) = sum of the dividends of the coalitions inside s. Members share a dividend evenly.
 
-    ``members`` is (terms, players), ``dividends`` (terms, outputs), and x (n, terms) scales the dividends.
+    Parameters
+    ----------
+    members : Tensor of shape (terms, players)
+        The coalitions.
+    dividends : Tensor of shape (terms, outputs)
+        Their dividends, which x of shape (n, terms) scales.
     """
 
     def __init__(self, members: Tensor, dividends: Tensor) -> None:
@@ -116,7 +122,7 @@ class Moebius:
     def random(
         cls, players: int, outputs: int = 1, terms: int = 20, order: int | None = None, seed: int = 0
     ) -> Moebius:
-        """Random coalitions of up to ``order`` players, with dividends from the normal distribution."""
+        """Draw coalitions of up to ``order`` players, with normally distributed dividends."""
         generator = torch.Generator().manual_seed(seed)
         sizes = torch.randint(1, (order or players) + 1, (terms,), generator=generator)
         ranks = torch.rand(terms, players, generator=generator).argsort(1)

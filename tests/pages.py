@@ -16,12 +16,12 @@ NOT_RUN = "not run by the tests"  # part of the title of such a block, so that r
 _FENCE = re.compile(r"^```(?P<language>\w+)(?P<options>[^\n`]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 # Fits and reports do a small share of their work: the tests check that the code runs, not how good values are.
 _PRELUDE = """\
-import fastshapley.training.recipes as recipes, fastshapley.trust.report as report
+import fastshapley.training.recipes as recipes, fastshapley.trust.effort as effort
 def small(whole):
     return lambda *given, **named: recipes.scaled(whole(*given, **named), {work})
 if {work} < 1:
     recipes.default, recipes.default_images = small(recipes.default), small(recipes.default_images)
-    report._EVALUATIONS = 50_000
+    effort.REPORT_EVALUATIONS = 50_000
 """
 
 

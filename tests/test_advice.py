@@ -1,10 +1,10 @@
-"""What is the fastest way to Shapley values."""
+"""Advice on the fastest way to Shapley values."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,10 @@ from small_images import X as IMAGES
 from small_images import explainer as image_explainer
 
 from fastshapley import FastSHAP, Groups, Recipe, Targets, Training
-from fastshapley.advice import Advice, Way, advise
+from fastshapley.advice import Advice, TrialInputs, Way, quiet_logger, run_trial
+from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
+from fastshapley.fit.fitted import Fitted
 
 STEPS = Training(steps=400, batch_size=64, learning_rate=5e-3, schedule="cosine")
 RECIPE = Recipe(surrogate=(STEPS,), explainer=STEPS, targets=Targets(coalitions=8, evaluations=200_000))
@@ -38,22 +40,22 @@ def advice() -> Advice:
     return FastSHAP.advise(smooth, numbers(1000, 12), rows=1, seconds=60, **SETTINGS)
 
 
-def test_of_a_single_row_no_network_is_trained(advice: Advice) -> None:
-    """It takes what the others do, and its training besides."""
+def test_a_network_is_not_advised_for_a_single_row(advice: Advice) -> None:
+    """It takes the time of the other ways, and its training in addition."""
     assert sorted(names(advice)) == ["amortised", "exact", "sampling"]
     assert advice.best.name in ("exact", "sampling")
     assert all(0 < way.once < math.inf and 0 < way.each < math.inf for way in advice.ways)
 
 
-def test_of_many_rows_the_network_wins(advice: Advice) -> None:
-    """A forward pass is cheaper than 4096 evaluations, by far, and all of them start with the same surrogate."""
+def test_a_network_is_the_fastest_for_many_rows(advice: Advice) -> None:
+    """A forward pass is much cheaper than 4096 evaluations, and all ways start with the same surrogate."""
     ways = {way.name: way for way in advice.ways}
     assert ways["amortised"].once > ways["exact"].once
     assert ways["amortised"].each < 0.1 * ways["exact"].each
     assert ways["amortised"].seconds(10**9) < ways["exact"].seconds(10**9)
 
 
-def test_a_slow_model_makes_a_game_of_its_own_dear() -> None:
+def test_a_slow_model_makes_evaluations_of_its_own_game_slow() -> None:
     def slow(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         time.sleep(1e-5 * len(rows))
         return smooth(rows)
@@ -72,7 +74,7 @@ def test_a_slow_model_makes_a_game_of_its_own_dear() -> None:
     assert found[1]["exact"].each > 4096 * 1e-5
 
 
-def test_trees_have_a_way_of_their_own() -> None:
+def test_tree_models_have_a_way_of_their_own() -> None:
     X = numbers(300, 5)
     forest = RandomForestRegressor(20, random_state=0).fit(X, smooth(X))
     found = FastSHAP.advise(forest, X, rows=10, **SETTINGS)
@@ -82,7 +84,7 @@ def test_trees_have_a_way_of_their_own() -> None:
     assert "tree" not in names(FastSHAP.advise(forest.predict, X, rows=10, **SETTINGS))
 
 
-def test_a_closer_error_takes_more(advice: Advice) -> None:
+def test_a_smaller_error_takes_more_evaluations(advice: Advice) -> None:
     closer = FastSHAP.advise(smooth, numbers(1000, 12), rows=1, error=1e-4, seconds=60, **SETTINGS)
 
     def evaluations(advice: Advice) -> int:
@@ -92,19 +94,16 @@ def test_a_closer_error_takes_more(advice: Advice) -> None:
     assert evaluations(closer) > 1.5 * evaluations(advice)
 
 
-def test_the_code_that_it_gives_works(advice: Advice) -> None:
-    X, model, recipe = numbers(200, 12), smooth, replace(RECIPE, errors=Training(steps=50))
+def test_the_suggested_code_runs(advice: Advice) -> None:
+    """A time budget keeps the fits short."""
+    X, model = numbers(200, 12), smooth
     for way in advice.ways:
-        options = "progress=False, random_state=0"
-        if "recipe=" not in way.code:  # how well it is trained makes no difference
-            options += ", recipe=recipe"
-        code = way.code.replace("FastSHAP(model", f"FastSHAP(model, {options}")
-        known = {"FastSHAP": FastSHAP, "model": model, "X": X, "rows": X[:3], "recipe": recipe}
-        found = eval(code, known)
+        code = way.code.replace("FastSHAP(model", "FastSHAP(model, time_budget=2, progress=False, random_state=0")
+        found = eval(code, {"FastSHAP": FastSHAP, "model": model, "X": X, "rows": X[:3]})
         assert np.shape(found.values)[:2] == (3, 12)
 
 
-def test_the_code_is_of_the_game_that_was_tried() -> None:
+def test_the_suggested_code_repeats_the_settings() -> None:
     players = Groups({"first": ["a", "b"]})
     X = pd.DataFrame(numbers(200, 8), columns=list("abcdefgh"))
     found = FastSHAP.advise(
@@ -114,8 +113,8 @@ def test_the_code_is_of_the_game_that_was_tried() -> None:
         assert "value_function='marginal', players=Groups(groups={'first': ['a', 'b']})" in way.code
 
 
-def test_what_is_promised_of_sampling_is_kept() -> None:
-    """Within a half of the wanted error, as far as a trial can tell, or so much closer that it is the least."""
+def test_sampling_with_the_advised_budget_reaches_the_error() -> None:
+    """The error is at most half above the target: a short trial predicts it only roughly."""
     X = numbers(1000, 9)
     for error in (0.03, 0.003):
         advice = FastSHAP.advise(smooth, X, rows=10, error=error, value_function="baseline", **SETTINGS)
@@ -127,37 +126,74 @@ def test_what_is_promised_of_sampling_is_kept() -> None:
         assert np.square(found - truth).sum() / np.square(truth).sum() < 1.5 * error
 
 
-def test_an_error_that_no_budget_reaches() -> None:
+def test_an_unreachable_error_is_reported() -> None:
     found = FastSHAP.advise(smooth, numbers(200, 30), rows=5, error=1e-12, seconds=5, **SETTINGS)
     assert found.best.name == "amortised"
-    assert "may not come as close" in str(found)
+    assert "the error may stay above the target" in str(found)
 
 
-def test_sampling_trains_no_network() -> None:
+def test_the_sampling_recipe_trains_no_network() -> None:
     X = numbers(500, 6)
     fitted = FastSHAP(smooth, recipe="sampling", random_state=0, progress=False).fit(X)
     values = fitted(X[:5]).values
     np.testing.assert_allclose(values, values[:, :1].repeat(6, axis=1), atol=1e-9)
     assert fitted.losses_ == []
-    assert fitted.report_ is None  # there is nothing to report on
+    assert fitted.report_ is None  # There is no network to report on.
     truth = fitted.estimate(X[:5], "exact").values[..., 0]
     refined = fitted(X[:5], budget=30)
     assert np.square(refined.values - truth).sum() < 0.3 * np.square(values - truth).sum()
     np.testing.assert_allclose(fitted(X[:5], budget=64).values, truth, atol=1e-6)
 
 
-def test_images() -> None:
-    found = advise(image_explainer(), IMAGES, rows=100, error=0.1, seconds=20.0)
+def test_images_get_advice() -> None:
+    settings = image_explainer().get_params(deep=False)
+    found = FastSHAP.advise(settings.pop("model"), IMAGES, rows=100, error=0.1, seconds=20.0, **settings)
     assert "amortised" in names(found)
 
 
-def test_in_words() -> None:
+def test_a_trial_measures_without_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """The report of the trial's network would warn. Afterwards the logger's level is as before."""
+    X = numbers(60, 5)
+    calls: list[tuple[Recipe, float]] = []
+
+    def fit(recipe: Recipe, seconds: float) -> Fitted:
+        calls.append((recipe, seconds))
+        short = FastSHAP(smooth, recipe=recipe, time_budget=seconds, random_state=0, progress=False)
+        return short.fit(X).fitted_
+
+    schema = Schema.of(X)
+    inputs = TrialInputs(smooth, False, schema, schema.encode(X), RECIPE, fit)
+    logger = logging.getLogger("fastshapley")
+    before = logger.level
+    with caplog.at_level("WARNING"):
+        trial = run_trial(inputs, 10.0)
+    assert not caplog.records
+    assert logger.level == before
+    assert [seconds for _, seconds in calls] == [10.0]
+    assert calls[0][0].explainer.steps == STEPS.steps // 10  # type: ignore[operator]
+    assert min(trial.model_pace, trial.evaluation_pace, trial.forward_pace, trial.squared_size) > 0
+
+
+def test_a_logger_is_quiet_inside_only() -> None:
+    logger = logging.getLogger("a logger of this test")
+    logger.setLevel(logging.INFO)
+
+    def fail() -> None:
+        assert logger.level == logging.ERROR
+        raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"), quiet_logger(logger.name):
+        fail()
+    assert logger.level == logging.INFO
+
+
+def test_advice_is_shown_as_a_table() -> None:
     ways = (Way("sampling", 3.0, 2e-5, "code", "a note"), Way("exact", 3.0, 90.0, "<code>"))
     found = Advice(100, 0.01, ways, 0.02)
     assert str(found).splitlines()[0] == "100 rows, relative squared error at most 0.01: sampling is the fastest"
-    assert "3.0 s + 20 us a row" in str(found)
-    assert "3.0 h + 90 s a row" not in str(found)
-    assert "3.0 s + 90 s a row" in str(found)
+    assert "3.0 s + 20 us per row" in str(found)
+    assert "3.0 h + 90 s per row" not in str(found)
+    assert "3.0 s + 90 s per row" in str(found)
     assert "2.5 h" in str(found)
     assert "&lt;code&gt;" in found._repr_html_()
 
@@ -171,7 +207,7 @@ def test_in_words() -> None:
         ({"rows": 10, "recipe": "paper"}, "leave recipe out"),
     ],
 )
-def test_what_cannot_be_asked_for(options: Any, message: str) -> None:
+def test_bad_arguments_raise(options: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         FastSHAP.advise(smooth, numbers(100, 4), **options)
     with pytest.raises(TypeError, match="unexpected keyword"):

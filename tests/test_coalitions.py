@@ -1,3 +1,5 @@
+"""Random draws and enumeration of coalitions."""
+
 from __future__ import annotations
 
 import math
@@ -26,7 +28,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def kernel_probabilities(players: int) -> Tensor:
-    """The Shapley kernel of every coalition by its number, from its textbook form."""
+    """Return the Shapley kernel of every coalition, by its number, from the textbook formula."""
     weights = [Fraction(0)] * (1 << players)
     for number in range(1, (1 << players) - 1):
         k = number.bit_count()
@@ -36,10 +38,12 @@ def kernel_probabilities(players: int) -> Tensor:
 
 
 def numbers(s: Tensor) -> Tensor:
+    """Return the numbers of coalitions, as `enumerate_coalitions` counts them."""
     return (s.long() << torch.arange(s.shape[-1])).sum(-1).flatten()
 
 
 def chi_square_p_value(counts: Tensor, probabilities: Tensor) -> float:
+    """Return the p-value of counts under given probabilities."""
     expected = counts.sum() * probabilities
     assert expected.min() >= 5
     statistic = ((counts - expected) ** 2 / expected).sum()
@@ -48,7 +52,7 @@ def chi_square_p_value(counts: Tensor, probabilities: Tensor) -> float:
 
 
 @pytest.mark.parametrize("players", [3, 9, 40])
-def test_kernel_sizes_are_the_shapley_kernels(players: int) -> None:
+def test_sizes_follow_the_shapley_kernel(players: int) -> None:
     sizes = sample_kernel(200, 100, players, generator(), paired=False).sum(-1)
     counts = torch.bincount(sizes.flatten(), minlength=players)[1:players]
     k = torch.arange(1, players, dtype=torch.float64)
@@ -69,14 +73,14 @@ def test_every_coalition_has_its_kernel_probability(paired: bool) -> None:
     assert chi_square_p_value(counts[1:-1], probabilities[1:-1]) > 1e-3
 
 
-def test_pairs_are_complements() -> None:
+def test_the_second_half_of_paired_coalitions_are_complements() -> None:
     s = sample_kernel(7, 10, 6, generator())
     assert s.shape == (7, 10, 6)
     assert torch.equal(s[:, 5:], ~s[:, :5])
 
 
 @pytest.mark.parametrize("players", [2, 5, 12])
-def test_of_pairs_every_size_is_as_likely_and_their_weights_make_the_kernel_of_them(players: int) -> None:
+def test_sizes_of_pairs_are_equally_likely_and_their_weights_give_the_kernel(players: int) -> None:
     s = sample_pairs(200, 100, players, generator())
     assert s.shape == (200, 50, players)
     sizes = s.sum(-1)
@@ -91,12 +95,12 @@ def test_of_pairs_every_size_is_as_likely_and_their_weights_make_the_kernel_of_t
     assert torch.equal(pair_weights(~s), pair_weights(s))
 
 
-def test_pairs_need_an_even_number() -> None:
+def test_an_odd_number_of_paired_coalitions_raises() -> None:
     with pytest.raises(ValueError, match="coalitions is 3"):
         sample_kernel(1, 3, 4, generator())
 
 
-def test_uniform_sizes_include_empty_and_full() -> None:
+def test_uniform_sizes_include_the_empty_and_the_full_coalition() -> None:
     players = 6
     s = sample_uniform_sizes(100, 100, players, generator())
     counts = torch.bincount(s.sum(-1).flatten(), minlength=players + 1)
@@ -139,7 +143,7 @@ def test_loss_differences_over_curvature_are_squared_error_differences(players: 
     v = game(x, s[None])[0]
     truth = game.shapley(x)[0]
     noise = torch.randn(2, players, 2, generator=generator(), dtype=torch.float64)
-    estimates = truth + noise - noise.mean(1, keepdim=True)  # still sums to grand - null
+    estimates = truth + noise - noise.mean(1, keepdim=True)  # They still sum to grand minus null.
     residual = v - v[0] - s.double() @ estimates
     loss = torch.einsum("c,eck->e", kernel_probabilities(players), residual**2)
     error = (estimates - truth).square().sum((1, 2))
@@ -147,14 +151,14 @@ def test_loss_differences_over_curvature_are_squared_error_differences(players: 
 
 
 @pytest.mark.parametrize("function", [kernel_sizes, curvature])
-def test_the_kernel_needs_two_players(function: Callable[[int], object]) -> None:
+def test_a_single_player_raises(function: Callable[[int], object]) -> None:
     with pytest.raises(ValueError, match="players is 1"):
         function(1)
 
 
 @pytest.mark.parametrize("players", [2, 127, 128, 129, 300])
-def test_subsets_are_uniform_whatever_the_number_of_players(players: int) -> None:
-    """Every player is in as many of them: 5 standard errors of a binomial share, at most 300 players."""
+def test_subsets_are_uniform_for_any_number_of_players(players: int) -> None:
+    """Every player is in equally many subsets, within 5 standard errors of a binomial share."""
     draws, size = 20_000, players // 2
     s = subsets(torch.full((draws,), size), players, generator())
     assert (s.sum(1) == size).all()

@@ -1,3 +1,5 @@
+"""Distances between estimated and true values."""
+
 from __future__ import annotations
 
 import math
@@ -11,7 +13,7 @@ from sklearn.metrics import r2_score
 from fastshapley import metrics
 from fastshapley.errors import InputError
 
-# two rows, two players, two outputs
+# Two rows, two players and two outputs.
 TRUTH = np.array([[[3.0, -3.0], [4.0, -4.0]], [[1.0, -1.0], [0.0, 0.0]]])
 VALUES = np.array([[[3.0, -3.0], [1.0, -1.0]], [[-1.0, 1.0], [0.0, 0.0]]])
 
@@ -27,13 +29,13 @@ def test_relative_squared_error_pools_rows() -> None:
     assert math.isnan(metrics.relative_squared_error(VALUES, np.zeros_like(TRUTH)))
 
 
-def test_cosine() -> None:
+def test_cosine_equals_a_calculation_by_hand_and_is_nan_for_zeros() -> None:
     np.testing.assert_allclose(metrics.cosine(VALUES, TRUTH), [26 / math.sqrt(20 * 50), -1])
     np.testing.assert_array_equal(metrics.cosine(0 * VALUES, TRUTH), [np.nan, np.nan])
 
 
 def test_sign_agreement_counts_only_large_values() -> None:
-    assert metrics.sign_agreement(VALUES, TRUTH) == pytest.approx(4 / 6)  # zeros are not large
+    assert metrics.sign_agreement(VALUES, TRUTH) == pytest.approx(4 / 6)  # Zeros are not large.
     assert metrics.sign_agreement(VALUES, TRUTH, share=0.8) == pytest.approx(2 / 4)
     assert math.isnan(metrics.sign_agreement(VALUES, np.zeros_like(TRUTH)))
 
@@ -44,14 +46,16 @@ def test_large_is_relative_to_the_row() -> None:
     assert metrics.sign_agreement(values, truth) == pytest.approx(2 / 3)
 
 
-def test_interval_is_that_of_a_mean() -> None:
-    assert metrics.interval(np.array([1.0, 3.0])) == pytest.approx(1.96)  # deviation sqrt(2), over sqrt(2)
+def test_the_interval_is_1_96_standard_errors_of_a_mean() -> None:
+    assert metrics.interval(np.array([1.0, 3.0])) == pytest.approx(
+        1.96
+    )  # The standard deviation is sqrt(2), over sqrt(2).
     assert math.isnan(metrics.interval(np.array([1.0])))
 
 
 def random_values(rows: int = 6, players: int = 7, outputs: int = 2) -> tuple[metrics.Array, metrics.Array]:
     generator = np.random.default_rng(0)
-    truth = generator.normal(size=(rows, players, outputs)).round(1)  # some ties
+    truth = generator.normal(size=(rows, players, outputs)).round(1)  # Rounding makes some ties.
     return (truth + generator.normal(size=truth.shape)).round(1), truth
 
 
@@ -72,7 +76,7 @@ def test_rank_correlations_of_known_orders(metric: Callable[[metrics.Array, metr
 def test_top_k_overlap_counts_players_of_each_output() -> None:
     truth = np.array([[[4.0, 1.0], [-3.0, 2.0], [2.0, 3.0], [1.0, -4.0]]])
     values = np.array([[[4.0, 4.0], [1.0, -3.0], [-3.0, 2.0], [2.0, 1.0]]])
-    # the largest agree for the first output only; of two, one and none; of three, two and two
+    # For k = 1 the players agree for the first output only; for k = 2 one and none agree, for k = 3 two and two.
     for k, share in [(1, 1 / 2), (2, 1 / 4), (3, 2 / 3), (4, 1)]:
         np.testing.assert_allclose(metrics.top_k_overlap(values, truth, k), [share])
     assert metrics.top_k_overlap(*random_values(), 3).shape == (6,)
@@ -82,7 +86,7 @@ def test_top_k_overlap_counts_players_of_each_output() -> None:
 
 
 @pytest.mark.parametrize("shape", [(24,), (6, 4), (6, 2, 2), (6, 2, 1, 2)])
-def test_r2_takes_any_entries_of_a_row(shape: tuple[int, ...]) -> None:
+def test_r2_accepts_rows_of_any_shape(shape: tuple[int, ...]) -> None:
     generator = np.random.default_rng(0)
     truth = generator.normal(size=shape)
     values = truth + 0.3 * generator.normal(size=shape)
@@ -94,7 +98,7 @@ def test_r2_takes_any_entries_of_a_row(shape: tuple[int, ...]) -> None:
     assert metrics.r2(values, constant) == 0
 
 
-def test_evaluations_to_match() -> None:
+def test_the_budget_that_reaches_an_error_is_interpolated_on_logarithmic_axes() -> None:
     budgets, errors = [100, 400, 1600], [1.0, 0.5, 0.1]
     assert metrics.evaluations_to_match(budgets, errors, 2.0) == 100
     assert metrics.evaluations_to_match(budgets, errors, 1.0) == 100
@@ -103,21 +107,21 @@ def test_evaluations_to_match() -> None:
     assert metrics.evaluations_to_match(budgets, errors, 0.05**0.5) == pytest.approx(800)
     assert metrics.evaluations_to_match(budgets, errors, 0.09) == math.inf
     assert metrics.evaluations_to_match([100, 400], [1.0, 0.0], 0.5) == 400
-    # an error that falls with the root of the budget
+    # This error falls with the square root of the budget.
     steps = np.geomspace(64, 4096, 5)
     assert metrics.evaluations_to_match(steps, steps**-0.5, 1000**-0.5) == pytest.approx(1000)
     for bad in ([400, 100], [100]):
-        with pytest.raises(InputError, match="budgets must increase"):
+        with pytest.raises(InputError, match="budgets must increase, with an error for each"):
             metrics.evaluations_to_match(bad, [1.0, 0.5], 0.7)
 
 
-def test_bootstrap_interval_is_that_of_a_mean() -> None:
+def test_the_bootstrap_interval_agrees_with_the_normal_one() -> None:
     sample = np.random.default_rng(0).exponential(size=400)
     low, high = metrics.bootstrap_interval(sample)
     assert (low, high) == metrics.bootstrap_interval(sample, random_state=0)
     assert (low, high) != metrics.bootstrap_interval(sample, random_state=1)
-    # a percentile p of 2000 draws has a standard error of sqrt(p (1 - p) / 2000) over the density there:
-    # .06 standard errors of the mean at 1.96; skewness adds terms of order 1 / sqrt(400)
+    # A percentile p of 2000 draws has a standard error of sqrt(p (1 - p) / 2000) over the density there, which is
+    # .06 standard errors of the mean at 1.96. Skewness adds terms of order 1 / sqrt(400).
     error = sample.std() / 20
     assert low == pytest.approx(sample.mean() - 1.96 * error, abs=0.25 * error)
     assert high == pytest.approx(sample.mean() + 1.96 * error, abs=0.25 * error)
@@ -129,7 +133,8 @@ def test_bootstrap_interval_is_that_of_a_mean() -> None:
             metrics.bootstrap_interval(sample, level=level)
 
 
-def test_bootstrap_intervals_cover_the_mean() -> None:
+def test_bootstrap_intervals_cover_the_mean_at_the_nominal_rate() -> None:
+    """The coverage of 300 intervals of 95 % is within 3 standard errors."""
     generator = np.random.default_rng(0)
     trials = 300
     intervals = [metrics.bootstrap_interval(generator.normal(size=100), resamples=400) for _ in range(trials)]

@@ -1,3 +1,5 @@
+"""Normalisation and the losses."""
+
 from __future__ import annotations
 
 import pytest
@@ -11,7 +13,7 @@ from fastshapley.value_functions import grand_values, null_values
 
 @pytest.fixture(params=GAMES.values(), ids=list(GAMES))
 def example(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor, Tensor]:
-    """Exact values, noisy ones, and grand - null."""
+    """Exact values, noisy values, and grand minus null."""
     game: KnownGame = request.param
     x = game.rows(5)
     truth = game.shapley(x)
@@ -43,21 +45,21 @@ def test_normalizing_is_an_orthogonal_projection(example: tuple[Tensor, Tensor, 
     before, after, moved = (
         (a - b).square().sum(1) for a, b in ((phi, truth), (projected, truth), (phi, projected))
     )
-    torch.testing.assert_close(before, after + moved)  # so the projected is never farther from the truth
+    torch.testing.assert_close(before, after + moved)  # So projected values are never further from the truth.
 
 
-def test_coalition_loss_by_hand() -> None:
+def test_the_coalition_loss_equals_a_calculation_by_hand() -> None:
     phi = torch.tensor([[[1.0, 0.0], [2.0, -1.0]]])
     s = torch.tensor([[[True, False], [True, True]]])
     worth = torch.tensor([[[3.0, 1.0], [3.0, 2.0]]])
-    # residuals: 3 - 1 = 2, 1 - 0 = 1; 3 - 3 = 0, 2 + 1 = 3
+    # The residuals are 3 - 1 = 2, 1 - 0 = 1; 3 - 3 = 0, 2 + 1 = 3.
     assert float(coalition_loss(phi, s, worth)) == pytest.approx((4 + 1 + 0 + 9) / 4)
     weight = torch.tensor([[0.5, 2.0]])
     assert float(coalition_loss(phi, s, worth, weight)) == pytest.approx((0.5 * (4 + 1) + 2 * (0 + 9)) / 4)
 
 
-def test_efficiency_penalty_by_hand() -> None:
+def test_the_efficiency_penalty_equals_a_calculation_by_hand() -> None:
     phi = torch.tensor([[[1.0, 0.0], [2.0, -1.0]], [[0.0, 0.0], [0.0, 1.0]]])
     total = torch.tensor([[5.0, -1.0], [1.0, 4.0]])
-    # gaps: 5 - 3 = 2, -1 + 1 = 0; 1 - 0 = 1, 4 - 1 = 3
+    # The differences are 5 - 3 = 2, -1 + 1 = 0; 1 - 0 = 1, 4 - 1 = 3.
     assert float(efficiency_penalty(phi, total)) == pytest.approx((4 + 0 + 1 + 9) / 4)

@@ -121,7 +121,7 @@ def test_the_demonstration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     lines = {line[:30].strip(): line[30:].split()[0] for line in printed.splitlines() if line.startswith("  ")}
     assert float(lines["relative squared error"]) <= 0.15
-    assert float(lines["right sign, large values"]) >= 93
+    assert float(lines["correct sign, large values"]) >= 93
     page = (tmp_path / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 3
     assert "http" not in page

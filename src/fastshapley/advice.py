@@ -1,4 +1,4 @@
-"""When not to amortise: what each way to Shapley values would take, predicted from a short trial."""
+"""Advice on the fastest way to Shapley values: the time of each way, predicted from a short trial."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,35 +19,51 @@ from torch import Tensor
 from fastshapley.coalitions import pair_count
 from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.players import Superpixels
+from fastshapley.data.stream import Rows
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
 from fastshapley.estimators.kernel import sampling_variance
-from fastshapley.estimators.residuals import residuals
-from fastshapley.fit.setup import players_of
+from fastshapley.estimators.residuals import Residuals, residuals
+from fastshapley.networks.mlp import ExplainerNetwork
 from fastshapley.support.shap_import import shap
 from fastshapley.training import recipes
+from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Timing, one_thread
-from fastshapley.trust.error_bars import explained
+from fastshapley.trust import effort
+from fastshapley.trust.error_bars import normalized_values
+from fastshapley.trust.report import Report
+from fastshapley.value_functions.protocol import ValueFunction
 
-if TYPE_CHECKING:
-    from fastshapley.explainer import FastSHAP
-
-_WORK = 0.1  # of a whole fit, that the trial does
-_LOOK, _EACH = 64, 16  # rows whose values are looked at, by so many evaluations a player
-_REPEAT = 64  # times these rows, for the time of a forward pass
-_SHARE = 0.25  # of the trial's seconds, for that
-_FEWEST, _MOST = 4, 1 << 19  # pairs a player, below which errors are hard to foresee, and pairs a row
-_STEP = 1.05  # between numbers of pairs that are considered
-_HELD_OUT, _LEARNT, _MEASURED = 0.1, 2048, 512  # share of rows, and rows at most, for errors, and for the report
-_AFTER = 90.0  # seconds for these, at most
+TRIAL_WORK = 0.1  # The share of a whole fit's work that the trial does.
+TRIAL_ROWS = 64  # The largest number of rows whose values are estimated after the trial's fit.
+TRIAL_EVALUATIONS = 16  # Evaluations per player and row for these estimates.
+ESTIMATE_SHARE = 0.25  # The share of the trial's seconds for the estimates, and as much for TreeSHAP.
+FORWARD_REPEATS = 64  # The rows of a table are repeated this often to time a forward pass.
+FEWEST_SAMPLED_PAIRS = 4  # Pairs per player; with fewer, errors are hard to predict.
+MOST_PAIRS = 1 << 19  # Pairs per row; ways that need more are not considered.
+MOST_CORRECTION_PLAYERS = 20  # The budget of a hopeless correction is that of this many players at most.
+PAIR_GROWTH = 1.05  # The ratio of neighbouring numbers of pairs that are considered.
+HELD_OUT_SHARE = 0.1  # The share of rows that a fit holds out for error bars, and as many for the report.
+SHOWN_SETTINGS = ("value_function", "players", "link", "logits", "network", "normalize", "penalty", "device")
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to Shapley values: what it takes once, and for each row, in seconds, and what to type."""
+    """One way to Shapley values.
+
+    Attributes
+    ----------
+    name : str
+        ``"exact"``, ``"sampling"``, ``"amortised"`` or ``"tree"``.
+    once, each : float
+        The time that it takes once, and for each row, in seconds.
+    code : str
+        The code to type.
+    note : str
+        What else there is to know.
+    """
 
     name: str
     once: float
@@ -56,15 +72,27 @@ class Way:
     note: str = ""
 
     def seconds(self, rows: int) -> float:
+        """Return the predicted time for a number of rows, in seconds."""
         return self.once + rows * self.each
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Ways to explain so many ``rows`` with a relative squared error of at most ``error``, the fastest first.
+    """Ways to explain a number of rows, the fastest first. ``str(advice)`` is a table.
 
-    Seconds are predictions for this machine as it was during the trial: take them for half to twice as much.
-    ``trial_error`` is the relative squared error of the trial's network, a tenth as long trained as a whole fit's.
+    Times are predictions for this machine as it was during the trial. Actual times are between half and twice as
+    long.
+
+    Attributes
+    ----------
+    rows : int
+        The number of rows to explain.
+    error : float
+        The largest acceptable relative squared error.
+    ways : tuple of Way
+        The ways, the fastest first.
+    trial_error : float
+        The relative squared error of the trial's network, which was trained a tenth as long as in a whole fit.
     """
 
     rows: int
@@ -74,18 +102,19 @@ class Advice:
 
     @property
     def best(self) -> Way:
+        """The fastest way."""
         return self.ways[0]
 
     def lines(self) -> list[tuple[str, str, str, str]]:
+        """Return the name, the total time, its parts and the code of each way."""
         return [
             (
                 way.name,
                 _duration(way.seconds(self.rows)),
-                f"{_duration(way.once)} + {_duration(way.each)} a row",
-                text,
+                f"{_duration(way.once)} + {_duration(way.each)} per row",
+                way.code + (f"  ({way.note})" if way.note else ""),
             )
             for way in self.ways
-            for text in [way.code + (f"  ({way.note})" if way.note else "")]
         ]
 
     def __str__(self) -> str:
@@ -103,194 +132,383 @@ class Advice:
         return f"{self.rows} rows, relative squared error at most {self.error:g}: {self.best.name} is the fastest"
 
 
-def advise(explainer: FastSHAP, X: Any, rows: int, error: float, seconds: float) -> Advice:
-    """Fit an explainer for about so many ``seconds``, and say what each way would take."""
-    if not rows >= 1:
-        raise InputError(f"rows is {rows}: say how many rows are to be explained")
-    if not 0 < error < 1:
-        raise InputError(f"error is {error}: a relative squared error lies between 0 and 1")
-    if not seconds > 0:
-        raise InputError(f"seconds is {seconds}: the trial takes some")
-    trial = _Trial(explainer, X, seconds)
-    target = error * trial.size
-    found = [trial.exact(), trial.sampling(target), trial.amortised(target), trial.tree()]
-    ways = sorted((way for way in found if way is not None), key=lambda way: way.seconds(rows))
-    return Advice(rows, error, tuple(ways), trial.mean_squared_error / trial.size if trial.size > 0 else 0.0)
+@dataclass(frozen=True)
+class Workload:
+    """What is to be explained, and how well.
+
+    Parameters
+    ----------
+    rows : int
+        The number of rows to explain.
+    error : float, default=0.01
+        The largest acceptable relative squared error.
+    seconds : float, default=20.0
+        The approximate time of the trial, in seconds.
+
+    Raises
+    ------
+    InputError
+        If a number is out of range.
+    """
+
+    rows: int
+    error: float = 0.01
+    seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.rows >= 1:
+            raise InputError(f"rows is {self.rows}: pass the number of rows to explain, at least 1")
+        if not 0 < self.error < 1:
+            raise InputError(f"error is {self.error}: a relative squared error lies between 0 and 1")
+        if not self.seconds > 0:
+            raise InputError(f"seconds is {self.seconds}: pass a positive time for the trial")
 
 
-class _Trial:
-    """An explainer fitted for a short while; what its game, its network and its phases were found to be like."""
+class FittedTrial(Protocol):
+    """What a fit leaves behind, as far as advice needs it."""
 
-    def __init__(self, explainer: FastSHAP, X: Any, seconds: float) -> None:
-        schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
-        x = schema.encode(X).to(explainer._settings().resolved_device())
-        if len(x) == 0:
-            raise InputError("X has no rows")
-        players = len(players_of(explainer._settings(), schema))
-        self.rows, images = len(x), isinstance(schema, ImageSchema)
-        self.recipe = recipes.resolve(explainer.recipe, len(x), players, images=images)
-        if self.recipe.targets is None or self.recipe.explainer.steps is None:
-            raise InputError("advice is for recipes that say how much is done: leave recipe out")
-        self.settings, self.seconds = _settings(explainer), seconds
-        short = explainer.set_params(recipe=recipes.scaled(self.recipe, _WORK), time_budget=seconds, progress=False)
-        silence = logging.getLogger("fastshapley")
-        level = silence.level
-        silence.setLevel(logging.ERROR)  # of course it is not to be trusted
-        try:
-            self.fitted = short.fit(X)
-        finally:
-            silence.setLevel(level)
-        self.x, self.game = x[:_LOOK], self.fitted.value_function_
-        self.model_pace = 0.0
-        if explainer.model is not None:
-            self.model_pace = ModelFunction(explainer.model, schema, self.x, explainer.logits).pace
-        with nullcontext() if images else one_thread():
-            self._look(players, seconds)
+    @property
+    def game(self) -> ValueFunction: ...
 
-    def _look(self, players: int, seconds: float) -> None:
-        """At some rows' values: as many rows as there is time for."""
-        budget = min(_EACH * players, 1 << players)
+    @property
+    def network(self) -> ExplainerNetwork: ...
 
-        def estimate(x: Tensor) -> tuple[Estimate, float]:
-            start = time.monotonic()
-            if budget == 1 << players:
-                return exact(self.game, x), time.monotonic() - start
-            found = kernel(self.game, x, budget=budget, sampling="leverage", random_state=0)
-            return found, time.monotonic() - start
+    @property
+    def report(self) -> Report | None: ...
 
-        self.x = self.x[: max(2, int(_SHARE * seconds / estimate(self.x[:1])[1]))]
-        found, took = estimate(self.x)
-        self.pace = took / (len(self.x) * budget)  # seconds an evaluation
-        noise = float(np.square(found.stderr).sum((1, 2)).mean())
-        squares = float(np.square(found.values).sum((1, 2)).mean())
-        self.size = max(0.0, squares - noise)  # of a row's values, squared
+    @property
+    def timings(self) -> Mapping[str, Timing]: ...
+
+
+@dataclass(frozen=True)
+class TrialInputs:
+    """What a trial starts from.
+
+    Attributes
+    ----------
+    model : object
+        The user's model, or None.
+    logits : bool
+        Whether it returns logits.
+    schema : Schema or ImageSchema
+        How rows are encoded.
+    x : Rows
+        The encoded rows.
+    recipe : Recipe
+        The recipe of a whole fit.
+    fit : callable
+        Fits an explainer to the rows with the given recipe and within about the given seconds.
+    settings : mapping
+        The settings that the suggested code repeats, by name.
+    """
+
+    model: Any
+    logits: bool
+    schema: Schema | ImageSchema
+    x: Rows
+    recipe: Recipe
+    fit: Callable[[Recipe, float], FittedTrial]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial has measured.
+
+    Attributes
+    ----------
+    inputs : TrialInputs
+        What it started from.
+    seconds : float
+        Its approximate time limit, in seconds.
+    fitted : FittedTrial
+        The explainer that was fitted.
+    x : Tensor of shape (n, ...)
+        The rows whose values were estimated.
+    model_pace : float
+        The time of the model for one row, in seconds.
+    evaluation_pace : float
+        The time of one evaluation of the game, in seconds.
+    forward_pace : float
+        The time of the network for one row, in seconds.
+    squared_size : float
+        The mean sum of squares of a row's values.
+    mean_squared_error : float
+        The mean squared error of the network's values for a row.
+    residuals : Residuals or None
+        What pairs leave unexplained; None for a single player.
+    """
+
+    inputs: TrialInputs
+    seconds: float
+    fitted: FittedTrial
+    x: Tensor
+    model_pace: float
+    evaluation_pace: float
+    forward_pace: float
+    squared_size: float
+    mean_squared_error: float
+    residuals: Residuals | None
+
+    @property
+    def players(self) -> int:
+        """The number of players."""
+        return self.fitted.game.players
+
+
+def advise(inputs: TrialInputs, workload: Workload) -> Advice:
+    """Run a trial, and predict the time of each way.
+
+    Parameters
+    ----------
+    inputs : TrialInputs
+        The model, the rows, and how to fit an explainer to them.
+    workload : Workload
+        What is to be explained, and how well.
+
+    Returns
+    -------
+    Advice
+        The ways, the fastest first.
+
+    Raises
+    ------
+    InputError
+        If there are no rows, or the recipe does not state how much work a fit does.
+    """
+    if len(inputs.x) == 0:
+        raise InputError("X has no rows: pass some of the rows that are to be explained")
+    if inputs.recipe.targets is None or inputs.recipe.explainer.steps is None:
+        raise InputError("recipe does not state how much work a fit does, which advice needs: leave recipe out")
+    trial = run_trial(inputs, workload.seconds)
+    target = workload.error * trial.squared_size
+    found = [exact_way(trial), sampling_way(trial, target), amortised_way(trial, target), tree_way(trial)]
+    ways = sorted((way for way in found if way is not None), key=lambda way: way.seconds(workload.rows))
+    trial_error = trial.mean_squared_error / trial.squared_size if trial.squared_size > 0 else 0.0
+    return Advice(workload.rows, workload.error, tuple(ways), trial_error)
+
+
+def shown_settings(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that say what is explained and differ from the defaults.
+
+    Parameters
+    ----------
+    given, usual : mapping
+        The parameters of an explainer, and their defaults.
+
+    Returns
+    -------
+    dict
+        Those that suggested code repeats.
+    """
+    return {
+        name: given[name]
+        for name in SHOWN_SETTINGS
+        if given[name] is not usual[name] and given[name] != usual[name]
+    }
+
+
+# -- The trial.
+
+
+def run_trial(inputs: TrialInputs, seconds: float) -> Trial:
+    """Fit an explainer for about ``seconds``, and measure the speed and the errors of its parts."""
+    with quiet_logger("fastshapley"):  # The trial's network is not good, and its report would warn of that.
+        fitted = inputs.fit(recipes.scaled(inputs.recipe, TRIAL_WORK), seconds)
+    x, game = inputs.x[:TRIAL_ROWS], fitted.game
+    model_pace = 0.0
+    if inputs.model is not None:
+        model_pace = ModelFunction(inputs.model, inputs.schema, x, inputs.logits).pace
+    with nullcontext() if isinstance(inputs.schema, ImageSchema) else one_thread():
+        _, first_seconds, _ = _timed_estimate(game, x[:1])
+        x = x[: max(2, int(ESTIMATE_SHARE * seconds / first_seconds))]
+        estimate, estimate_seconds, budget = _timed_estimate(game, x)
+        many = x.repeat(FORWARD_REPEATS, 1) if x.ndim == 2 else x
         start = time.monotonic()
-        many = self.x.repeat(_REPEAT, 1) if self.x.ndim == 2 else self.x
-        phi = explained(self.fitted.network_, self.game, many)[: len(self.x)]
-        self.forward = (time.monotonic() - start) / len(many)  # seconds a row
-        seen = float(np.square(phi.cpu().numpy() - found.values).sum((1, 2)).mean()) - noise
-        self.left = None  # what pairs leave unexplained
-        if players > 1:
-            generator = torch.Generator(self.x.device).manual_seed(0)
-            self.left = residuals(self.game, self.x, phi, _EACH * players // 2, generator)
-        report = self.fitted.report_
-        self.mean_squared_error = max(0.0, seen if report is None else report.mean_squared_error)
+        phi = normalized_values(fitted.network, game, many)[: len(x)]
+        forward_seconds = time.monotonic() - start
+        found = None
+        if game.players > 1:
+            generator = torch.Generator(x.device).manual_seed(0)
+            found = residuals(game, x, phi, TRIAL_EVALUATIONS * game.players // 2, generator)
+    noise = float(np.square(estimate.stderr).sum((1, 2)).mean())
+    squares = float(np.square(estimate.values).sum((1, 2)).mean())
+    seen = float(np.square(phi.cpu().numpy() - estimate.values).sum((1, 2)).mean()) - noise
+    return Trial(
+        inputs=inputs,
+        seconds=seconds,
+        fitted=fitted,
+        x=x,
+        model_pace=model_pace,
+        evaluation_pace=estimate_seconds / (len(x) * budget),
+        forward_pace=forward_seconds / len(many),
+        squared_size=max(0.0, squares - noise),
+        mean_squared_error=max(0.0, seen if fitted.report is None else fitted.report.mean_squared_error),
+        residuals=found,
+    )
 
-    def exact(self) -> Way | None:
-        """Of all coalitions."""
-        players = self.game.players
-        if players > MAX_PLAYERS:
-            return None
-        code = self._code('estimate(rows, "exact")', recipe="sampling")
-        return Way("exact", self._game_seconds(), (1 << players) * self.pace, code)
 
-    def sampling(self, target: float) -> Way | None:
-        """Of as many coalitions as bring a row's squared error down to ``target``."""
-        budget = self._budget(lambda pairs: self._variance(pairs) <= target, _FEWEST * self.game.players)
-        if budget is None:
-            return None
-        code = self._code(f'estimate(rows, "kernel", budget={budget}, sampling="leverage")', recipe="sampling")
-        return Way("sampling", self._game_seconds(), budget * self.pace, code)
+@contextmanager
+def quiet_logger(name: str) -> Iterator[None]:
+    """Let a logger report errors only inside, and restore its level afterwards."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
-    def amortised(self, target: float) -> Way:
-        """By a network, corrected where the trial's own was not close enough."""
-        once = self._game_seconds() + self._network_seconds() + self._after_seconds()
-        if self.mean_squared_error <= target:
-            return Way("amortised", once, self.forward, self._code("(rows)"))
 
-        def enough(pairs: int) -> bool:
-            return 1 / (1 / self.mean_squared_error + 1 / max(self._variance(pairs), 1e-300)) <= target
+def _timed_estimate(game: ValueFunction, x: Tensor) -> tuple[Estimate, float, int]:
+    """Return an estimate of the values of rows, the seconds that it took, and its evaluations per row."""
+    every = 1 << game.players
+    budget = min(TRIAL_EVALUATIONS * game.players, every)
+    start = time.monotonic()
+    if budget == every:
+        estimate = exact(game, x)
+    else:
+        estimate = kernel(game, x, budget=budget, sampling="leverage", random_state=0)
+    return estimate, time.monotonic() - start, budget
 
-        budget, note = self._budget(enough, 1), "the trial's network was not close enough; a whole fit's may be"
-        if budget is None:
-            budget, note = 1 << min(self.game.players, 20), "it may not come as close"
-        return Way(
-            "amortised", once, self.forward + budget * self.pace, self._code(f"(rows, budget={budget})"), note
-        )
 
-    def tree(self) -> Way | None:
-        """By TreeSHAP, if shap knows the model."""
-        schema, model = self.fitted.schema_, self.fitted.model
-        if isinstance(schema, ImageSchema):
-            return None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                start = time.monotonic()
-                explain = shap.TreeExplainer(model)
-                explain.shap_values(schema.decode(self.x[:1]))
-                once = time.monotonic() - start
-                some = self.x[: max(1, int(_SHARE * self.seconds / once))]
-                start = time.monotonic()
-                explain.shap_values(schema.decode(some))
-                each = (time.monotonic() - start) / len(some)
-        except Exception:  # whatever it raises of a model that it does not know
-            return None
-        note = "another game: features are hidden along the trees' paths, and margins explained where it has them"
-        return Way("tree", once, each, "shap.TreeExplainer(model)(rows)", note)
+# -- The ways.
 
-    def _variance(self, pairs: int) -> float:
-        """A row's squared error by least squares of so many pairs."""
-        if self.left is None:
-            return 0.0
-        players = self.game.players
-        each = sampling_variance(players, pairs, self.left.profile.tolist())
-        solved = pairs / (pairs - players) if pairs > players else 1.0
-        return players * each * solved * float(self.left.noise.sum(1).mean())
 
-    def _budget(self, enough: Callable[[int], bool], fewest: int) -> int | None:
-        """Evaluations a row, of so many pairs at least; None if all coalitions are no more, or too many."""
-        most = min(_MOST, pair_count(self.game.players))
-        pairs = fewest
-        while pairs < most:
-            if enough(pairs):
-                return 2 * pairs + 2
-            pairs = math.ceil(_STEP * pairs)
+def exact_way(trial: Trial) -> Way | None:
+    """Return the way of evaluating all coalitions; None if there are too many players."""
+    if trial.players > MAX_PLAYERS:
         return None
-
-    def _code(self, call: str, **settings: Any) -> str:
-        """What to type: the explainer with its settings, fitted and called."""
-        written = "".join(f", {name}={value!r}" for name, value in {**self.settings, **settings}.items())
-        return f"FastSHAP(model{written}).fit(X){'' if call.startswith('(') else '.'}{call}"
-
-    def _game_seconds(self) -> float:
-        """A surrogate's, of a whole fit."""
-        done = [found for phase, found in self.fitted.timings_.items() if phase.startswith("surrogate")]
-        if not done:
-            return 0.0
-        steps = sum(stage.steps or 0 for stage in self.recipe.surrogate)
-        return self.rows * self.model_pace + _pace(done) * steps
-
-    def _network_seconds(self) -> float:
-        """The explainer network's, of a whole fit."""
-        targets, timings, none = self.recipe.targets, self.fitted.timings_, Timing(0.0)
-        assert targets is not None  # checked at the start
-        evaluations = _pace([timings.get("coalitions", none)]) * targets.evaluations
-        steps = _pace([timings.get("explainer", none)]) * (self.recipe.explainer.steps or 0)
-        return min(targets.seconds, evaluations) + steps
-
-    def _after_seconds(self) -> float:
-        """Of learning errors, of calibrating them and of the report, of a whole fit."""
-        held, every = int(_HELD_OUT * self.rows), 2.0 ** min(self.game.players, 60)
-        wanted = ((_LEARNT, 1_000_000), (_MEASURED, 1_000_000), (_MEASURED, 2_000_000))
-        evaluations = sum(min(most, min(rows, held) * every) for rows, most in wanted)
-        return min(_AFTER, evaluations * self.pace) + self.fitted.timings_.get("errors", Timing(0.0)).seconds
+    code = _code(trial, 'estimate(rows, "exact")', recipe="sampling")
+    return Way("exact", _game_seconds(trial), (1 << trial.players) * trial.evaluation_pace, code)
 
 
-def _settings(explainer: FastSHAP) -> dict[str, Any]:
-    """Those that say what is explained, and are not as they are by default."""
-    usual = type(explainer)().get_params(deep=False)
-    given = explainer.get_params(deep=False)
-    names = ("value_function", "players", "link", "logits", "network", "normalize", "penalty", "device")
-    return {name: given[name] for name in names if given[name] is not usual[name] and given[name] != usual[name]}
+def sampling_way(trial: Trial, target: float) -> Way | None:
+    """Return the way of sampling coalitions until the squared error of a row is at most ``target``."""
+    budget = _smallest_budget(
+        trial.players,
+        lambda pairs: _sampling_error(trial, pairs) <= target,
+        FEWEST_SAMPLED_PAIRS * trial.players,
+    )
+    if budget is None:
+        return None
+    code = _code(trial, f'estimate(rows, "kernel", budget={budget}, sampling="leverage")', recipe="sampling")
+    return Way("sampling", _game_seconds(trial), budget * trial.evaluation_pace, code)
 
 
-def _pace(done: list[Timing]) -> float:
+def amortised_way(trial: Trial, target: float) -> Way:
+    """Return the way of training a network, whose values are corrected if the trial's were not close enough."""
+    once = _game_seconds(trial) + _network_seconds(trial) + _trust_seconds(trial)
+    if trial.mean_squared_error <= target:
+        return Way("amortised", once, trial.forward_pace, _code(trial, "(rows)"))
+
+    def close_enough(pairs: int) -> bool:
+        return 1 / (1 / trial.mean_squared_error + 1 / max(_sampling_error(trial, pairs), 1e-300)) <= target
+
+    budget = _smallest_budget(trial.players, close_enough, 1)
+    note = "the trial's network was not close enough; that of a whole fit may be"
+    if budget is None:
+        budget, note = 1 << min(trial.players, MOST_CORRECTION_PLAYERS), "the error may stay above the target"
+    each = trial.forward_pace + budget * trial.evaluation_pace
+    return Way("amortised", once, each, _code(trial, f"(rows, budget={budget})"), note)
+
+
+def tree_way(trial: Trial) -> Way | None:
+    """Return the way of TreeSHAP; None if shap does not support the model."""
+    schema = trial.inputs.schema
+    if isinstance(schema, ImageSchema):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            start = time.monotonic()
+            explain = shap.TreeExplainer(trial.inputs.model)
+            explain.shap_values(schema.decode(trial.x[:1]))
+            once = time.monotonic() - start
+            some = trial.x[: max(1, int(ESTIMATE_SHARE * trial.seconds / once))]
+            start = time.monotonic()
+            explain.shap_values(schema.decode(some))
+            each = (time.monotonic() - start) / len(some)
+    except Exception:  # shap raises various errors for models that it does not support.
+        return None
+    note = (
+        "another game: features are removed along the trees' paths, and margins are explained where trees have them"
+    )
+    return Way("tree", once, each, "shap.TreeExplainer(model)(rows)", note)
+
+
+def _sampling_error(trial: Trial, pairs: int) -> float:
+    """Return the predicted squared error of a row by least squares over a number of pairs."""
+    if trial.residuals is None:
+        return 0.0
+    players = trial.players
+    each = sampling_variance(players, pairs, trial.residuals.profile.tolist())
+    solved = pairs / (pairs - players) if pairs > players else 1.0
+    return players * each * solved * float(trial.residuals.noise.sum(1).mean())
+
+
+def _smallest_budget(players: int, enough: Callable[[int], bool], fewest: int) -> int | None:
+    """Return the smallest sufficient budget per row of at least ``fewest`` pairs.
+
+    It is None if all coalitions would not be more, or if there would be too many.
+    """
+    most = min(MOST_PAIRS, pair_count(players))
+    pairs = fewest
+    while pairs < most:
+        if enough(pairs):
+            return 2 * pairs + 2
+        pairs = math.ceil(PAIR_GROWTH * pairs)
+    return None
+
+
+def _code(trial: Trial, call: str, **settings: Any) -> str:
+    """Return code that fits an explainer with the trial's settings and calls it."""
+    written = "".join(f", {name}={value!r}" for name, value in {**trial.inputs.settings, **settings}.items())
+    return f"FastSHAP(model{written}).fit(X){'' if call.startswith('(') else '.'}{call}"
+
+
+# -- The phases of a whole fit.
+
+
+def _game_seconds(trial: Trial) -> float:
+    """Return the predicted time of a surrogate's training, in seconds; 0 for other games."""
+    done = [timing for phase, timing in trial.fitted.timings.items() if phase.startswith("surrogate")]
+    if not done:
+        return 0.0
+    steps = sum(stage.steps or 0 for stage in trial.inputs.recipe.surrogate)
+    return len(trial.inputs.x) * trial.model_pace + _pace(done) * steps
+
+
+def _network_seconds(trial: Trial) -> float:
+    """Return the predicted time of the explainer network's targets and training, in seconds."""
+    recipe, timings, none = trial.inputs.recipe, trial.fitted.timings, Timing(0.0)
+    assert recipe.targets is not None  # `advise` has checked it.
+    evaluations = _pace([timings.get("coalitions", none)]) * recipe.targets.evaluations
+    steps = _pace([timings.get("explainer", none)]) * (recipe.explainer.steps or 0)
+    return min(recipe.targets.seconds, evaluations) + steps
+
+
+def _trust_seconds(trial: Trial) -> float:
+    """Return the predicted time of learning and calibrating error bars, and of the report, in seconds."""
+    held_out, every = int(HELD_OUT_SHARE * len(trial.inputs.x)), 2.0 ** min(trial.players, 60)
+    wanted = (
+        (effort.ERROR_BAR_ROWS, effort.ERROR_BAR_EVALUATIONS),
+        (effort.CALIBRATION_ROWS, effort.ERROR_BAR_EVALUATIONS),
+        (effort.REPORT_ROWS, effort.REPORT_EVALUATIONS),
+    )
+    evaluations = sum(min(most, min(rows, held_out) * every) for rows, most in wanted)
+    limit = effort.ERROR_BAR_SECONDS + effort.REPORT_SECONDS
+    training = trial.fitted.timings.get("errors", Timing(0.0)).seconds
+    return min(limit, evaluations * trial.evaluation_pace) + training
+
+
+def _pace(done: Sequence[Timing]) -> float:
     """Return the seconds per step, or per evaluation."""
     return sum(timing.seconds for timing in done) / max(1, sum(timing.units for timing in done))
 
 
 def _duration(seconds: float) -> str:
+    """Return a time in the unit that suits it, such as ``"20 ms"``."""
     units = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
     unit = next((unit for unit, size in units.items() if seconds >= (2 if size > 1 else 1) * size), "us")
     amount = seconds / units[unit]

@@ -1,7 +1,7 @@
-"""Coalitions: drawing them at random and listing them all.
+"""Coalitions: random draws and enumeration.
 
-A coalition is a boolean vector over players. Every function here is a pure function of its arguments and
-of the generator that is passed in.
+A coalition is a boolean vector over players. Every function is a pure function of its arguments and of the
+generator that is passed in.
 """
 
 from __future__ import annotations
@@ -15,8 +15,25 @@ from torch import Tensor
 
 @lru_cache(maxsize=256)
 def kernel_sizes(players: int) -> Tensor:
-    """The Shapley kernel's distribution over sizes: entry k - 1 is the probability of size k, 0 < k < players.
+    """Return the Shapley kernel's distribution over coalition sizes.
 
+    Parameters
+    ----------
+    players : int
+        The number of players, at least 2.
+
+    Returns
+    -------
+    Tensor of shape (players - 1,)
+        Entry k - 1 is the probability of size k.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 2 players.
+
+    Examples
+    --------
     >>> kernel_sizes(4)
     tensor([0.3636, 0.2727, 0.3636], dtype=torch.float64)
     """
@@ -29,12 +46,29 @@ def kernel_sizes(players: int) -> Tensor:
 
 @lru_cache(maxsize=256)
 def curvature(players: int) -> float:
-    """The factor alpha = 1 / (2 H) with H the harmonic number of ``players - 1``.
+    """Return the factor alpha = 1 / (2 H), where H is the harmonic number of ``players - 1``.
 
-    For values that sum to grand minus null, the expected loss under the Shapley kernel is a constant plus
-    alpha times the squared distance to the exact Shapley values; a difference of two losses divided by
-    alpha is a difference of two squared errors.
+    For values that sum to grand minus null, the expected loss under the Shapley kernel is a constant plus alpha
+    times the squared distance to the exact Shapley values. So a difference of two losses divided by alpha is a
+    difference of two squared errors.
 
+    Parameters
+    ----------
+    players : int
+        The number of players, at least 2.
+
+    Returns
+    -------
+    float
+        The factor.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 2 players.
+
+    Examples
+    --------
     >>> curvature(3)
     0.3333333333333333
     """
@@ -46,6 +80,8 @@ def curvature(players: int) -> float:
 def pair_count(players: int) -> int:
     """Return the number of pairs of a coalition and its complement, without the empty and the full one.
 
+    Examples
+    --------
     >>> pair_count(3)
     3
     """
@@ -53,12 +89,24 @@ def pair_count(players: int) -> int:
 
 
 def subsets(sizes: Tensor, players: int, generator: torch.Generator) -> Tensor:
-    """One uniformly random coalition of each given size.
+    """Draw one uniformly random coalition of each given size.
 
-    ``sizes`` is an integer tensor of any shape; the result has one more axis, of length ``players``.
+    Parameters
+    ----------
+    sizes : Tensor of integers
+        The sizes, of any shape.
+    players : int
+        The number of players.
+    generator : torch.Generator
+        Where the randomness comes from.
+
+    Returns
+    -------
+    Tensor of shape (*sizes.shape, players)
+        The coalitions.
     """
-    # a random order of the players each: sorting is what costs here, and numpy sorts whole numbers fastest, so each
-    # player's number is the end of a random one
+    # Each coalition needs a random order of the players, and sorting takes most of the time. NumPy sorts integers
+    # fastest, so the random keys are integers whose last bits are the player's number.
     bits = (players - 1).bit_length()
     keys = torch.empty(
         sizes.numel(), players, dtype=torch.int32 if bits < 8 else torch.int64, device=generator.device
@@ -76,11 +124,29 @@ def subsets(sizes: Tensor, players: int, generator: torch.Generator) -> Tensor:
 def sample_kernel(
     rows: int, coalitions: int, players: int, generator: torch.Generator, *, paired: bool = True
 ) -> Tensor:
-    """Coalitions from the Shapley kernel, boolean (rows, coalitions, players).
+    """Draw coalitions from the Shapley kernel.
 
-    With ``paired`` the second half of the coalitions of a row are the complements of the first half, in
-    the same order, and ``coalitions`` must be even.
+    Parameters
+    ----------
+    rows, coalitions, players : int
+        The number of rows, of coalitions per row, and of players.
+    generator : torch.Generator
+        Where the randomness comes from.
+    paired : bool, default=True
+        Whether the second half of a row's coalitions are the complements of the first half, in the same order.
 
+    Returns
+    -------
+    Tensor of shape (rows, coalitions, players)
+        The coalitions.
+
+    Raises
+    ------
+    ValueError
+        If ``paired`` is set and ``coalitions`` is odd.
+
+    Examples
+    --------
     >>> sample_kernel(1, 4, 3, torch.Generator().manual_seed(0)).sum(1)
     tensor([[2, 2, 2]])
     """
@@ -94,39 +160,63 @@ def sample_kernel(
 
 
 def sample_pairs(rows: int, coalitions: int, players: int, generator: torch.Generator) -> Tensor:
-    """The first of each of so many pairs, boolean (rows, coalitions // 2, players), every size as likely.
+    """Draw the first coalition of each of ``coalitions // 2`` pairs, with all sizes equally likely.
 
-    By `pair_weights` they stand for the Shapley kernel's. That draws half its coalitions where nearly all players
-    are on one side, and they tell little of what sets the players apart.
+    Weighted by `pair_weights`, they represent the Shapley kernel. The kernel itself draws half of its coalitions
+    with nearly all players on one side, and these say little about differences between players.
+
+    Parameters
+    ----------
+    rows, coalitions, players : int
+        The number of rows, of coalitions per row (two for each pair), and of players.
+    generator : torch.Generator
+        Where the randomness comes from.
+
+    Returns
+    -------
+    Tensor of shape (rows, coalitions // 2, players)
+        The coalitions.
     """
     sizes = torch.randint(1, players, (rows, coalitions // 2), generator=generator, device=generator.device)
     return subsets(sizes, players, generator)
 
 
 def pair_weights(s: Tensor) -> Tensor:
-    """How likely coalitions (..., players) are under the Shapley kernel, relative to every size being as likely."""
+    """Return the probability of coalitions (..., players) under the Shapley kernel, relative to `sample_pairs`."""
     players = s.shape[-1]
     weights = (players - 1) * kernel_sizes(players).float().to(s.device)
     return weights[s.sum(-1) - 1]
 
 
 def sample_uniform_sizes(rows: int, coalitions: int, players: int, generator: torch.Generator) -> Tensor:
-    """Coalitions whose size is uniform on 0..players, empty and full included: (rows, coalitions, players)."""
+    """Draw coalitions with a uniform size from 0 to ``players``, shape (rows, coalitions, players)."""
     sizes = torch.randint(players + 1, (rows, coalitions), generator=generator, device=generator.device)
     return subsets(sizes, players, generator)
 
 
 def sample_all_alike(rows: int, coalitions: int, players: int, generator: torch.Generator) -> Tensor:
-    """Coalitions all equally likely, most of them of nearly half the players: (rows, coalitions, players)."""
+    """Draw coalitions that are all equally likely, shape (rows, coalitions, players)."""
     half = torch.rand(rows, coalitions, players, generator=generator, device=generator.device)
     return half < 0.5
 
 
 def enumerate_coalitions(players: int, start: int = 0, stop: int | None = None) -> Tensor:
-    """Coalitions number ``start`` to ``stop`` of all ``2 ** players``, boolean (stop - start, players).
+    """List the coalitions with numbers ``start`` to ``stop - 1`` of all ``2 ** players``.
 
-    Player i is in coalition number c where bit i of c is set.
+    Parameters
+    ----------
+    players : int
+        The number of players.
+    start, stop : int
+        The range of numbers; by default all coalitions.
 
+    Returns
+    -------
+    Tensor of shape (stop - start, players)
+        Player i is in coalition number c if bit i of c is set.
+
+    Examples
+    --------
     >>> enumerate_coalitions(2).int().tolist()
     [[0, 0], [1, 0], [0, 1], [1, 1]]
     """

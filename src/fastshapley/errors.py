@@ -1,31 +1,31 @@
-"""What goes wrong, by name. Each error is also the standard one that callers already catch."""
+"""The exceptions of the library. Each one is also a standard exception that callers already catch."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """A table, coalition or argument that does not fit what the explainer was built for."""
+    """An argument, table or coalition is not what the explainer expects."""
 
 
 class ModelError(ValueError):
-    """The user's model cannot be called as a batched function, or returned something unusable."""
+    """The user's model cannot be called with a batch of rows, or its output cannot be used."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on: the loss is not finite, or a checkpoint belongs to another run."""
+    """Training cannot continue: the loss is not finite, or a checkpoint belongs to another run."""
 
 
 class FileFormatError(ValueError):
-    """A file is not what it should be, is cut short, or was written by a newer version."""
+    """A file has another format, is incomplete, or was written by a newer version."""
 
 
 class ExportError(RuntimeError):
-    """A graph does not give what the explainer does."""
+    """An exported graph returns other values than the explainer."""
 
 
 class ServerError(RuntimeError):
-    """A server does not answer, or not as it should."""
+    """A server does not answer, or its answer is not as expected."""
 
 
 class PartError(RuntimeError):
-    """A part of the files that were to be explained cannot be; those before it are kept."""
+    """A part of the input files cannot be explained; the parts before it are kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastshapley.advice import Advice, advise
+from fastshapley.advice import Advice, TrialInputs, Workload, advise, shown_settings
 from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.players import Features, Groups, Superpixels
 from fastshapley.data.stream import Rows
+from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explain.anchoring import Anchor, ModelOutputs, anchor_values
@@ -25,14 +26,14 @@ from fastshapley.export import file_format, onnx
 from fastshapley.fit import pipeline
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.settings import Settings
-from fastshapley.fit.setup import FitData, check_labels
+from fastshapley.fit.setup import FitData, check_labels, players_of
 from fastshapley.networks.convolutional import Backbone, UNet
 from fastshapley.sklearn_interface import SklearnInterface
 from fastshapley.support.shap_import import shap
 from fastshapley.training.checkpoint import Checkpoint
 from fastshapley.training.process_group import ProcessGroup
-from fastshapley.training.recipes import Recipe
-from fastshapley.trust.drift import Drift, compare, summarised
+from fastshapley.training.recipes import Recipe, resolve
+from fastshapley.trust.drift import Drift, compare, image_summary_names, summarised
 from fastshapley.value_functions import Surrogate
 from fastshapley.value_functions.protocol import Link, grand_values
 
@@ -467,7 +468,7 @@ class FastSHAP(SklearnInterface):
         """
         x, fitted = self._encode(X)[:], self.fitted_
         if isinstance(fitted.schema, ImageSchema):
-            names = [f"{what} of channel {c}" for what in ("mean", "spread") for c in range(x.shape[1])]
+            names = image_summary_names(x.shape[1])
             discrete: Sequence[bool] = [False] * len(names)
         else:
             names, discrete = list(fitted.schema.names), fitted.schema.discrete
@@ -507,7 +508,19 @@ class FastSHAP(SklearnInterface):
         Advice
             ``print`` shows it as a table.
         """
-        return advise(cls(model, **settings), X, rows, error, seconds)
+        workload, whole = Workload(rows, error, seconds), cls(model, **settings)
+        images = isinstance(whole.players, Superpixels)
+        schema = ImageSchema.of(X) if images else Schema.of(X)
+        wanted = whole._settings()
+        x = schema.encode(X).to(wanted.resolved_device())
+        recipe = resolve(whole.recipe, len(x), len(players_of(wanted, schema)), images=images)
+
+        def fit(recipe: Recipe, seconds: float) -> Fitted:
+            short = replace(wanted, recipe=recipe, time_budget=seconds, progress=False)
+            return pipeline.fit(short, FitData(X))
+
+        shown = shown_settings(whole.get_params(deep=False), cls().get_params(deep=False))
+        return advise(TrialInputs(model, whole.logits, schema, x, recipe, fit, shown), workload)
 
     def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
         """Write the explainer to one file, atomically, or to a binary stream. The user's model is not in it."""

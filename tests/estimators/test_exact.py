@@ -1,3 +1,5 @@
+"""Exact enumeration on games whose Shapley values are known, and against other libraries."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -29,7 +31,7 @@ def values(game: ValueFunction, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("game", GAMES.values(), ids=GAMES)
-def test_exact_is_the_closed_form(game: KnownGame) -> None:
+def test_values_equal_the_closed_form(game: KnownGame) -> None:
     x = game.rows(3)
     estimate = exact(game, x)
     np.testing.assert_allclose(estimate.values, game.shapley(x), atol=1e-12)
@@ -39,18 +41,18 @@ def test_exact_is_the_closed_form(game: KnownGame) -> None:
     assert estimate.converged.all()
 
 
-def test_coalitions_and_rows_are_split_into_chunks() -> None:
-    game = Moebius.random(17, terms=8)  # more coalitions than one evaluation takes
+def test_many_coalitions_or_rows_are_evaluated_in_chunks() -> None:
+    game = Moebius.random(17, terms=8)  # There are more coalitions than one call takes.
     x = game.rows(2)
     torch.testing.assert_close(values(game, x), game.shapley(x))
-    game = Moebius.random(14, terms=8)  # five rows do not fit one evaluation
+    game = Moebius.random(14, terms=8)  # Five rows do not fit into one call.
     x = game.rows(5)
     torch.testing.assert_close(values(game, x), game.shapley(x))
 
 
 @given(moebius_games())
 @fast
-def test_efficiency(game: Moebius) -> None:
+def test_values_sum_to_grand_minus_null(game: Moebius) -> None:
     x = game.rows(2)
     total = grand_values(game, x) - null_values(game, x)
     torch.testing.assert_close(values(game, x).sum(1), total)
@@ -58,7 +60,7 @@ def test_efficiency(game: Moebius) -> None:
 
 @given(moebius_games(), st.data())
 @fast
-def test_symmetry(game: Moebius, data: st.DataObject) -> None:
+def test_equal_players_get_equal_values(game: Moebius, data: st.DataObject) -> None:
     """A game added to itself with two players exchanged treats both alike."""
     i, j = data.draw(st.lists(st.integers(0, game.players - 1), min_size=2, max_size=2, unique=True))
     exchanged = game.members.clone()
@@ -70,8 +72,8 @@ def test_symmetry(game: Moebius, data: st.DataObject) -> None:
 
 @given(moebius_games(), st.data())
 @fast
-def test_dummy(game: Moebius, data: st.DataObject) -> None:
-    """A player who only ever adds the same amount gets just that."""
+def test_a_player_without_interactions_gets_its_own_value(game: Moebius, data: st.DataObject) -> None:
+    """A player that always adds the same amount gets that amount."""
     i = data.draw(st.integers(0, game.players - 1))
     members = game.members.clone()
     members[:, i] = 0
@@ -83,7 +85,7 @@ def test_dummy(game: Moebius, data: st.DataObject) -> None:
 
 @given(moebius_games(), st.integers(0, 2**20), st.floats(-3, 3))
 @fast
-def test_linearity(game: Moebius, seed: int, factor: float) -> None:
+def test_values_are_linear_in_the_game(game: Moebius, seed: int, factor: float) -> None:
     other = Moebius.random(game.players, outputs=2, seed=seed)
 
     class Mixture:
@@ -96,7 +98,7 @@ def test_linearity(game: Moebius, seed: int, factor: float) -> None:
     torch.testing.assert_close(values(Mixture(), torch.cat([x, y], 1)), values(game, x) + factor * values(other, y))
 
 
-def test_agrees_with_shapiq() -> None:
+def test_values_agree_with_shapiq() -> None:
     game = Moebius.random(6, seed=3)
     x = game.rows(1)
 
@@ -107,7 +109,7 @@ def test_agrees_with_shapiq() -> None:
     np.testing.assert_allclose(exact(game, x).values[0, :, 0], theirs, atol=1e-6)
 
 
-def test_agrees_with_shap() -> None:
+def test_values_agree_with_shap() -> None:
     generator = np.random.default_rng(0)
     background, rows = generator.normal(size=(4, 5)), generator.normal(size=(3, 5))
 
@@ -126,7 +128,7 @@ def test_agrees_with_shap() -> None:
     np.testing.assert_allclose(exact(Interventional(), torch.from_numpy(rows)).values, theirs.values, atol=1e-6)
 
 
-def test_one_player_gets_everything() -> None:
+def test_a_single_player_gets_the_whole_total() -> None:
     game = Additive(1, outputs=2)
     x = game.rows(3)
     estimate = exact(game, x)
@@ -134,7 +136,9 @@ def test_one_player_gets_everything() -> None:
     assert estimate.evaluations.tolist() == [2, 2, 2]
 
 
-def test_too_many_players_are_sent_to_the_kernel_estimator() -> None:
+def test_too_many_players_raise_and_the_message_names_the_kernel_estimator() -> None:
     game = Additive(21)
-    with pytest.raises(InputError, match=r"at most 20 players, and there are 21.*kernel"):
+    with pytest.raises(
+        InputError, match=r"value_function has 21 players, and exact enumeration takes at most 20.*kernel"
+    ):
         exact(game, game.rows(1))

@@ -1,6 +1,7 @@
+"""The kernel estimator, and its bare variant by leverage, on games whose Shapley values are known."""
+
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,15 @@ from torch import Tensor
 
 from fastshapley.coalitions import enumerate_coalitions
 from fastshapley.errors import InputError
-from fastshapley.estimators import exact, kernel
+from fastshapley.estimators import exact, kernel, memory
 from fastshapley.estimators.kernel import leverage_values
 from fastshapley.value_functions import ValueFunction, grand_values, null_values
 
 
 @pytest.mark.parametrize("players", [2, 4, 30])
 @pytest.mark.parametrize("sampling", ["kernel", "leverage"])
-def test_games_without_higher_interactions_are_solved_exactly(players: int, sampling: Any) -> None:
-    """A pair cancels all interactions of two players: additive games, and these, leave no residual."""
+def test_games_with_interactions_of_two_players_are_solved_exactly(players: int, sampling: Any) -> None:
+    """A pair cancels all interactions of two players, so these games leave no residual."""
     game = Moebius.random(players, outputs=2, order=2, terms=40)
     x = game.rows(5)
     estimate = kernel(game, x, budget=20 * players, sampling=sampling, random_state=0)
@@ -41,13 +42,16 @@ def test_additive_games_are_solved_exactly_without_pairs() -> None:
 
 @pytest.mark.parametrize("sampling", ["kernel", "leverage"])
 def test_standard_errors_are_honest_at_small_budgets(sampling: Any) -> None:
-    """With three pairs a player the jackknife errs on the safe side."""
+    """With three pairs per player the jackknife is conservative.
+
+    The coverage of 95 % intervals is not more than 3 standard errors too small, with rows as the unit.
+    """
     game = Moebius.random(12, terms=40, seed=3)
     rows = 1000
     x = game.rows(rows)
     estimate = kernel(game, x, budget=2 + 2 * 3 * game.players, sampling=sampling, random_state=0)
-    covered = errors(game, x, estimate).abs().numpy() <= 1.96 * estimate.stderr
-    assert covered.mean() > 0.95 - 3 * (0.95 * 0.05 / rows) ** 0.5
+    covered = (errors(game, x, estimate).abs().numpy() <= 1.96 * estimate.stderr).mean((1, 2))
+    assert covered.mean() > 0.95 - 3 * covered.std() / rows**0.5
 
 
 @pytest.mark.parametrize("players", range(2, 11))
@@ -65,7 +69,7 @@ def test_leverage_sampling_of_all_coalitions_is_exact(players: int, more: int) -
 
 @pytest.mark.parametrize("stops", [[], [100, 130, 131, 180, 300, 301, 450]])
 def test_leverage_sampling_takes_no_coalition_twice_where_a_size_is_exhausted(stops: list[int]) -> None:
-    """However the budget is split: 450 evaluations of nine players leave out some of the middle sizes only."""
+    """This holds however the budget is split: 450 of 512 coalitions of nine players leave out middle sizes only."""
     seen: list[torch.Tensor] = []
 
     class Recorded(Moebius):
@@ -84,7 +88,10 @@ def test_leverage_sampling_takes_no_coalition_twice_where_a_size_is_exhausted(st
 
 
 @pytest.mark.parametrize(("players", "budget"), [(10, 400), (20, 600), (40, 1200)])
-def test_leverage_sampling_beats_the_kernel_on_a_nonlinear_game(players: int, budget: int) -> None:
+def test_leverage_sampling_has_smaller_errors_than_the_kernel_on_a_nonlinear_game(
+    players: int, budget: int
+) -> None:
+    """The mean gain in squared error is above 5 standard errors, with rows as the unit."""
     weight = torch.randn(players, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     class Network:
@@ -99,7 +106,7 @@ def test_leverage_sampling_beats_the_kernel_on_a_nonlinear_game(players: int, bu
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(150, players, generator=generator, dtype=torch.float64)
     game = Network()
-    # the reference is independent of both, so that its own error adds the same to each
+    # The reference is independent of both, so its own error adds the same to each.
     truth = kernel(game, x, budget=10 * budget, random_state=2).values
     squared = [
         np.square(kernel(game, x, budget=budget, sampling=sampling, random_state=0).values - truth).sum((1, 2))
@@ -109,7 +116,7 @@ def test_leverage_sampling_beats_the_kernel_on_a_nonlinear_game(players: int, bu
     assert gain.mean() > 5 * gain.std() / len(gain) ** 0.5
 
 
-# -- the bare estimate by leverage
+# -- The bare estimate by leverage.
 
 
 def bare(game: ValueFunction, x: Tensor, pairs: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -123,15 +130,15 @@ def test_the_bare_estimate_of_all_pairs_is_exact(players: int, more: int) -> Non
     x = game.rows(4)
     counted = Counted(game, len(x))
     values, total = bare(counted, numbered(x), 2 ** (players - 1) - 1 + more)
-    # the least squares are solved in float32, with a ridge of 1e-7
+    # The least squares are solved in float32, with a ridge of 1e-7.
     rounding = 1e-5 * float(game.shapley(x).abs().max())
     np.testing.assert_allclose(values, exact(game, x).values, atol=rounding)
     torch.testing.assert_close(total, grand_values(game, x) - null_values(game, x))
     assert counted.count.tolist() == [2**players] * 4
 
 
-def test_the_bare_estimate_is_the_kernel_estimators() -> None:
-    """Of many runs on one row: the same mean and the same variance. (Rows of one run share some coalitions.)"""
+def test_the_bare_estimate_has_the_mean_and_variance_of_the_kernel_estimator() -> None:
+    """Many runs on one row are compared, since rows of one run share some coalitions."""
     game = Moebius.random(11, terms=30, seed=3)
     runs, pairs = 1000, 60
     x = game.rows(1).expand(runs, -1)
@@ -154,17 +161,17 @@ def test_the_bare_estimate_solves_games_of_two_player_interactions(players: int,
     np.testing.assert_allclose(bare(game, x, pairs)[0], game.shapley(x), atol=rounding)
 
 
-def test_rows_of_the_bare_estimate_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bare_estimate_evaluates_rows_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Moebius.random(8, outputs=2)
     x = game.rows(11)
-    monkeypatch.setattr(sys.modules["fastshapley.estimators.kernel"], "_EVALUATIONS", 1000)  # not the function
+    monkeypatch.setattr(memory, "EVALUATIONS_PER_CALL", 1000)
     values, total = bare(game, x, 127)
     rounding = 1e-5 * float(game.shapley(x).abs().max())
     np.testing.assert_allclose(values, game.shapley(x), atol=rounding)
     assert total.shape == (11, 2)
 
 
-def test_the_bare_estimate_has_a_seed() -> None:
+def test_the_bare_estimate_depends_on_its_generator_only() -> None:
     game = Moebius.random(10)
     x = game.rows(3)
     before = torch.get_rng_state()
@@ -181,7 +188,7 @@ games = st.builds(
     st.integers(1, 12),
     st.integers(0, 2**20),
 )
-part_of_all = st.floats(0.5, 1.0)  # of the pairs that there are, but two a player at least
+part_of_all = st.floats(0.5, 1.0)  # The share of all pairs; at least two pairs per player are drawn.
 
 
 def values_of(game: ValueFunction, x: Tensor, part: float) -> Tensor:
@@ -191,7 +198,7 @@ def values_of(game: ValueFunction, x: Tensor, part: float) -> Tensor:
 
 @given(games, part_of_all)
 @fast
-def test_efficiency(game: Moebius, part: float) -> None:
+def test_bare_values_sum_to_grand_minus_null(game: Moebius, part: float) -> None:
     x = game.rows(2)
     total = grand_values(game, x) - null_values(game, x)
     torch.testing.assert_close(values_of(game, x, part).sum(1), total)
@@ -199,8 +206,8 @@ def test_efficiency(game: Moebius, part: float) -> None:
 
 @given(games, st.data())
 @fast
-def test_symmetry(game: Moebius, data: st.DataObject) -> None:
-    """With all pairs; a game added to itself with two players exchanged treats both alike."""
+def test_equal_players_get_equal_bare_values(game: Moebius, data: st.DataObject) -> None:
+    """A game added to itself with two players exchanged treats both alike. All pairs are evaluated."""
     i, j = data.draw(st.lists(st.integers(0, game.players - 1), min_size=2, max_size=2, unique=True))
     exchanged = game.members.clone()
     exchanged[:, [i, j]] = game.members[:, [j, i]]
@@ -211,8 +218,8 @@ def test_symmetry(game: Moebius, data: st.DataObject) -> None:
 
 @given(games, st.data())
 @fast
-def test_dummy(game: Moebius, data: st.DataObject) -> None:
-    """With all pairs; a player who only ever adds the same amount gets just that."""
+def test_a_player_without_interactions_gets_its_own_bare_value(game: Moebius, data: st.DataObject) -> None:
+    """A player that always adds the same amount gets that amount. All pairs are evaluated."""
     i = data.draw(st.integers(0, game.players - 1))
     members = game.members.clone()
     members[:, i] = 0
@@ -225,8 +232,8 @@ def test_dummy(game: Moebius, data: st.DataObject) -> None:
 
 @given(games, st.integers(0, 2**20), st.floats(-3, 3), part_of_all)
 @fast
-def test_linearity(game: Moebius, seed: int, factor: float, part: float) -> None:
-    """With the same coalitions, the estimate is linear in the game, however few they are."""
+def test_bare_values_are_linear_in_the_game(game: Moebius, seed: int, factor: float, part: float) -> None:
+    """With the same coalitions the estimate is linear in the game, even if there are few of them."""
     other = Moebius.random(game.players, outputs=2, seed=seed)
 
     class Mixture:
@@ -242,7 +249,7 @@ def test_linearity(game: Moebius, seed: int, factor: float, part: float) -> None
     torch.testing.assert_close(mixed, first + factor * second, atol=1e-4 * size + 1e-9, rtol=0)
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments_raise() -> None:
     game = Additive(6)
     for options, message in [
         ({"sampling": "halton"}, "sampling is 'halton': use 'kernel' or 'leverage'"),

@@ -1,4 +1,4 @@
-"""From a surrogate's values to the model's, with few calls of the model."""
+"""Correction of a surrogate's values towards the model's, with few calls of the model."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ Array = NDArray[np.float64]
 
 
 def model(rows: Array) -> Array:
-    """Whose Shapley values are known, of independent standard normal columns: a surrogate misses the sine."""
+    """A model whose Shapley values are known for independent normal columns. A surrogate misses the sine."""
     return np.asarray(rows[:, 0] + rows[:, 1] * rows[:, 2] + np.sin(4 * rows[:, 3]))
 
 
 def known(rows: Array) -> Array:
+    """Return the exact Shapley values of `model`."""
     values = np.zeros_like(rows)
     values[:, 0] = rows[:, 0]
     values[:, 1] = values[:, 2] = rows[:, 1] * rows[:, 2] / 2
@@ -55,8 +56,8 @@ def error(values: Array) -> float:
     return float(np.square(values - known(TEST)).sum(1).mean())
 
 
-def test_it_gets_closer_to_the_models_values_with_the_calls(fitted: FastSHAP) -> None:
-    """Of independent columns, where they are known; sharing the difference evenly is no more than a start."""
+def test_errors_fall_with_the_calls(fitted: FastSHAP) -> None:
+    """Columns are independent, so exact values are known. An even share of the difference is only a start."""
     even = error(fitted(TEST, anchor="model").values)
     few, many = (
         error(fitted(TEST, anchor="model", background=BACKGROUND, calls=calls * COLUMNS).values)
@@ -74,7 +75,7 @@ def test_values_sum_to_the_models_output(fitted: FastSHAP) -> None:
     assert explanation.error_std.mean() > plain.error_std.mean()
 
 
-def test_the_model_is_called_no_more_than_that() -> None:
+def test_the_model_is_called_no_more_often_than_allowed() -> None:
     calls = 0
 
     def counting(rows: Array) -> Array:
@@ -84,7 +85,7 @@ def test_the_model_is_called_no_more_than_that() -> None:
 
     fitted, calls = fit(counting, X), 0
     fitted(TEST, anchor="model", background=BACKGROUND, calls=24)
-    trials = 2 * 60  # a model is tried out before it is used, here and for the outputs of the rows
+    trials = 2 * 60  # A model is tried out before it is used: here, and for the outputs of the rows.
     assert calls <= 60 * 24 + 2 * 60 + len(BACKGROUND) + trials
 
 
@@ -93,7 +94,7 @@ def test_the_same_seed_gives_the_same_values(fitted: FastSHAP) -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_categories_gaps_classes_groups_and_links() -> None:
+def test_tables_with_categories_missing_values_groups_and_links_are_corrected() -> None:
     frame, label = people(600)
     frame = frame.assign(city=frame["city"].astype(str))
     learner = make_pipeline(
@@ -109,7 +110,7 @@ def test_categories_gaps_classes_groups_and_links() -> None:
 
 
 def test_few_players_use_all_their_calls() -> None:
-    """Of three players there are three pairs: more calls are of other background rows."""
+    """Three players have three pairs: further calls use other background rows."""
     fitted = fit(lambda rows: np.sin(4 * rows[:, 0]) + rows[:, 1], numbers(600, 3))
     rows = numbers(40, 3, seed=5)
     truth = np.stack([np.sin(4 * rows[:, 0]), rows[:, 1], np.zeros(40)], axis=1)
@@ -128,18 +129,21 @@ def test_few_players_use_all_their_calls() -> None:
         ({"calls": 24}, "predictions, background and calls are for anchor='model'"),
         ({"anchor": "model", "calls": 24}, "background and calls go together"),
         ({"anchor": "model", "background": BACKGROUND}, "background and calls go together"),
-        ({"anchor": "model", "background": BACKGROUND, "calls": 4}, "calls is 4: of 6 players, .* at least 12"),
+        (
+            {"anchor": "model", "background": BACKGROUND, "calls": 4},
+            "calls is 4: correcting 6 players takes at least 12",
+        ),
         ({"anchor": "model", "background": BACKGROUND[:0], "calls": 24}, "background has no rows"),
         ({"anchor": "model", "background": BACKGROUND[:, :3], "calls": 24}, "background has 3 features"),
     ],
 )
-def test_what_cannot_be_asked_for(options: Any, message: str, fitted: FastSHAP) -> None:
+def test_bad_arguments_raise(options: Any, message: str, fitted: FastSHAP) -> None:
     with pytest.raises(InputError, match=message):
         fitted(TEST[:5], **options)
 
 
-def test_what_is_claimed_of_the_noise_is_so() -> None:
-    """Over seeds, of few players, all of whose pairs are evaluated: only background rows differ; within a half."""
+def test_the_added_variance_is_at_least_half_of_the_variance_over_seeds() -> None:
+    """All pairs of few players are evaluated, so only the background rows differ between seeds."""
     rows = numbers(60, 5, seed=5)
     fitted = fit(lambda rows: np.sin(4 * rows[:, 0]) * rows[:, 1], numbers(600, 5))
     values, claimed = [], []
@@ -153,32 +157,32 @@ def test_what_is_claimed_of_the_noise_is_so() -> None:
     assert np.mean(claimed) - own > 0.5 * np.var(values, axis=0, ddof=1).mean()
 
 
-def test_one_player_and_no_rows(fitted: FastSHAP) -> None:
+def test_one_player_and_no_rows_are_corrected(fitted: FastSHAP) -> None:
     assert fitted(TEST[:0], anchor="model", background=BACKGROUND, calls=24).values.shape == (0, COLUMNS)
     single = fit(lambda rows: rows[:, 0], numbers(100, 1))
     found = single(numbers(5, 1), anchor="model", background=numbers(20, 1), calls=4)
     np.testing.assert_allclose(found.values[:, 0] + found.base_values, numbers(5, 1)[:, 0], atol=1e-9)
 
 
-def test_without_the_model(fitted: FastSHAP, tmp_path: Path) -> None:
+def test_calls_without_the_model_raise(fitted: FastSHAP, tmp_path: Path) -> None:
     fitted.save(tmp_path / "file")
     loaded = FastSHAP.load(tmp_path / "file")
     with pytest.raises(InputError, match="calls need the model itself"):
         loaded(TEST, anchor="model", predictions=model(TEST), background=BACKGROUND, calls=24)
 
 
-def test_images_are_not_mixed() -> None:
+def test_images_cannot_be_corrected_by_calls() -> None:
     fitted = image_explainer().fit(IMAGES)
     with pytest.raises(InputError, match="are for tables"):
         fitted(IMAGES[:2], anchor="model", background=IMAGES, calls=100)
 
 
-def test_a_single_background_row_and_a_single_row(fitted: FastSHAP) -> None:
+def test_a_single_row_with_a_single_background_row_is_corrected(fitted: FastSHAP) -> None:
     explanation = fitted(TEST[:1], anchor="model", background=BACKGROUND[:1], calls=24)
     np.testing.assert_allclose(explanation.values.sum(1) + explanation.base_values, model(TEST[:1]), atol=1e-9)
 
 
-def test_frames_give_what_arrays_do(fitted: FastSHAP) -> None:
+def test_frames_and_arrays_give_the_same_values(fitted: FastSHAP) -> None:
     frame = pd.DataFrame(X, columns=list("abcdef"))
     named = fit(lambda rows: model(np.asarray(rows)), frame)
     found = named(frame[:60], anchor="model", background=frame[200:700], calls=24)

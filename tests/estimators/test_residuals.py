@@ -1,4 +1,4 @@
-"""What pairs say of given values, on games whose Shapley values are known."""
+"""Estimated errors of given values, on games whose Shapley values are known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def off(truth: Tensor, size: float = 0.3, seed: int = 1) -> Tensor:
-    """Values that still sum to grand minus null, but are wrong."""
+    """Return wrong values that still sum to grand minus null."""
     noise = size * torch.randn(truth.shape, generator=generator(seed), dtype=truth.dtype)
     return truth + noise - noise.mean(1, keepdim=True)
 
@@ -34,8 +34,8 @@ def test_all_pairs_give_the_exact_error(game: KnownGame) -> None:
 
 
 @pytest.mark.parametrize("pairs", [10, 20, 40, 200])
-def test_few_pairs_are_right_on_average_and_know_their_variance(pairs: int) -> None:
-    """Over 1500 repetitions of one row: means within 4 standard errors, variances within 4 of theirs."""
+def test_few_pairs_give_unbiased_errors_and_their_variance(pairs: int) -> None:
+    """Over 1500 repetitions of one row, means are within 4.5 standard errors and variances within a tenth."""
     game = Moebius.random(10, outputs=2, seed=3)
     x = game.rows(1)
     truth = game.shapley(x)
@@ -51,8 +51,8 @@ def test_few_pairs_are_right_on_average_and_know_their_variance(pairs: int) -> N
     assert abs(float(squared.mean() - exact.square().sum())) < 4 * float(squared.std()) / many**0.5
 
 
-def test_the_noise_is_not_that_of_wrong_values() -> None:
-    """Within a tenth: it is that of the exact values, though these are not known."""
+def test_the_noise_does_not_contain_the_error_of_the_values() -> None:
+    """The noise of wrong values is within a tenth of that of the exact values."""
     game = Moebius.random(9, outputs=1, seed=2)
     x = game.rows(50)
     truth = game.shapley(x)

@@ -1,4 +1,4 @@
-"""What every sampling estimator promises; the modules of each test what is its own."""
+"""What all sampling estimators have in common. The module of each estimator tests what is specific to it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from games import GAMES, Additive, KnownGame, Moebius
 from torch import Tensor
 
 from fastshapley.errors import InputError
-from fastshapley.estimators import Estimate, kernel, permutation
-from fastshapley.estimators import sampling as driver
+from fastshapley.estimators import Estimate, kernel, memory, permutation
 from fastshapley.value_functions import ValueFunction, grand_values, null_values
 
 Estimator = Callable[..., Estimate]
@@ -31,7 +30,7 @@ every_estimator = pytest.mark.parametrize("name", ESTIMATORS)
 
 
 def smallest_budget(estimator: Estimator, game: KnownGame) -> int:
-    """As an error message has it."""
+    """Return the smallest budget, as the error message states it."""
     with pytest.raises(InputError) as caught:
         estimator(game, game.rows(1), budget=1)
     message = rf"budget is 1: the .* needs at least (\d+) evaluations for {game.players} players"
@@ -45,8 +44,9 @@ def unit_cost(name: str, players: int) -> int:
     return costs[name]
 
 
-def rows_in_a_block(monkeypatch: pytest.MonkeyPatch, rows: int, game: ValueFunction, budget: int) -> None:
-    monkeypatch.setattr(driver, "_MEMORY", rows * budget * (16 * game.players + 32 * game.outputs))
+def limit_rows_per_block(monkeypatch: pytest.MonkeyPatch, rows: int, game: ValueFunction, budget: int) -> None:
+    """Lower the limit of memory so that a block has ``rows`` rows."""
+    monkeypatch.setattr(memory, "BLOCK_BYTES", rows * budget * (16 * game.players + 32 * game.outputs))
 
 
 @every_estimator
@@ -59,11 +59,12 @@ def test_estimates_lie_within_their_standard_errors(name: str, game: KnownGame) 
 
 
 @every_estimator
-def test_error_falls_with_the_root_of_the_budget(name: str) -> None:
-    """By the theory of each, with no bias that shows at the larger budget, and as the standard errors say.
+def test_errors_fall_with_the_square_root_of_the_budget(name: str) -> None:
+    """Errors follow theory, show no bias at the larger budget, and agree with the standard errors.
 
-    The variance of a regression on m draws goes as 1 / (m - players), that of a mean of m draws as 1 / m. Leverage
-    sampling is left with ever fewer coalitions that it has not seen: its error falls faster.
+    The variance of a regression on m draws goes as 1 / (m - players), that of a mean of m draws as 1 / m.
+    The error of leverage sampling falls faster, since fewer and fewer coalitions remain unseen. Tolerances are 3
+    standard errors, with rows as the unit.
     """
     players = 14 if name == "leverage" else 8
     game = Moebius.random(players, terms=30, seed=1)
@@ -85,19 +86,20 @@ def test_error_falls_with_the_root_of_the_budget(name: str) -> None:
 
 @every_estimator
 @pytest.mark.parametrize("order", [3, 8])
-def test_standard_errors_cover_the_truth_at_the_nominal_rate(name: str, order: int) -> None:
+def test_intervals_cover_the_exact_values_at_the_nominal_rate(name: str, order: int) -> None:
+    """The coverage of 95 % intervals is within 3 standard errors, with rows as the unit."""
     game = Moebius.random(8, outputs=2, order=order, terms=30, seed=2)
     x = game.rows(1000)
-    # leverage: fewer than all 256 coalitions; the others: draws enough for their mean to be normal
+    # Leverage sampling gets fewer than all 256 coalitions, the others enough draws for their mean to be normal.
     budget = 200 if name == "leverage" else 4000
     estimate = ESTIMATORS[name](game, x, budget=budget, random_state=0)
     covered = (errors(game, x, estimate).abs().numpy() <= 1.96 * estimate.stderr).mean((1, 2))
-    assert abs(covered.mean() - 0.95) < 3 * covered.std() / len(x) ** 0.5  # rows are independent, values are not
+    assert abs(covered.mean() - 0.95) < 3 * covered.std() / len(x) ** 0.5  # Values of a row are dependent.
 
 
 @every_estimator
 @pytest.mark.parametrize("budget", [None, 500])
-def test_efficiency_holds_whatever_the_budget(name: str, budget: int | None) -> None:
+def test_values_sum_to_grand_minus_null_at_every_budget(name: str, budget: int | None) -> None:
     game = Moebius.random(9, outputs=2)
     x = game.rows(20)
     budget = budget or smallest_budget(ESTIMATORS[name], game)
@@ -118,12 +120,12 @@ def test_evaluations_are_counted_and_within_the_budget(name: str, more: int, tol
     assert estimate.evaluations.max() <= budget
     if tol is None:
         most = min(budget, 2**6) if name == "leverage" else budget
-        assert estimate.evaluations.min() > most - unit_cost(name, 6)  # no unit more would have fitted
+        assert estimate.evaluations.min() > most - unit_cost(name, 6)  # One more unit would exceed the budget.
 
 
 @every_estimator
 @pytest.mark.parametrize("players", [2, 3, 4, 7, 12])
-def test_the_smallest_budget_is_enough_and_no_smaller_one_is(name: str, players: int) -> None:
+def test_the_smallest_budget_suffices_and_a_smaller_one_is_an_error(name: str, players: int) -> None:
     game = Moebius.random(players)
     smallest = smallest_budget(ESTIMATORS[name], game)
     estimate = ESTIMATORS[name](game, game.rows(3), budget=smallest, random_state=0)
@@ -135,7 +137,7 @@ def test_the_smallest_budget_is_enough_and_no_smaller_one_is(name: str, players:
 
 
 def half_additive(players: int) -> tuple[Moebius, Tensor]:
-    """Six additive rows, which every estimator solves at once, and six with interactions."""
+    """Return six additive rows, which every estimator solves immediately, and six rows with interactions."""
     game = Moebius.random(players, terms=30, seed=4)
     x = game.rows(12)
     x[:6, game.members.sum(1) > 1] = 0
@@ -155,15 +157,15 @@ def test_rows_stop_as_soon_as_they_reach_the_tolerance(name: str) -> None:
     assert len(set(estimate.evaluations[:6])) == 1
     assert (estimate.evaluations[6:] > estimate.evaluations[0]).all()
     assert (estimate.evaluations < budget).all()
-    assert estimate.evaluations.tolist() == counted.count.tolist()  # a finished row costs nothing more
+    assert estimate.evaluations.tolist() == counted.count.tolist()  # A converged row is not evaluated again.
     short = ESTIMATORS[name](game, x, budget=100, tol=tol, random_state=0)
     assert short.converged.tolist() == [True] * 6 + [False] * 6
     assert not ESTIMATORS[name](game, x, budget=100, random_state=0).converged.any()
 
 
 @every_estimator
-def test_a_history_has_no_say_in_when_rows_stop(name: str) -> None:
-    """Few evaluations may agree by chance: rows are not judged by them because a history is kept."""
+def test_a_history_does_not_change_when_rows_stop(name: str) -> None:
+    """A few evaluations may agree by chance, so the budgets of a history are no checks for convergence."""
     game, x = half_additive(10)
     smallest = smallest_budget(ESTIMATORS[name], game)
     run = partial(ESTIMATORS[name], game, x, budget=900, tol=0.03, random_state=0)
@@ -173,7 +175,7 @@ def test_a_history_has_no_say_in_when_rows_stop(name: str) -> None:
 
 
 @every_estimator
-def test_history_of_one_run(name: str) -> None:
+def test_a_history_has_increasing_budgets_and_ends_with_the_result(name: str) -> None:
     game = Moebius.random(7, outputs=2)
     x = game.rows(5)
     smallest = smallest_budget(ESTIMATORS[name], game)
@@ -219,29 +221,29 @@ def test_same_seed_same_estimate_and_global_generators_untouched(name: str) -> N
 
 @every_estimator
 @pytest.mark.parametrize("tol", [None, 0.05])
-def test_rows_are_worked_on_in_blocks(name: str, tol: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_estimated_in_blocks(name: str, tol: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     game = Moebius.random(9, outputs=2, terms=30)
     x = game.rows(11)
     x[4] = x[0]
     counted = Counted(game, len(x))
-    budget = 300 if name == "leverage" else 1602  # of 512 coalitions, or 100 pairs of orders
-    rows_in_a_block(monkeypatch, 3, game, budget)
+    budget = 300 if name == "leverage" else 1602  # Of 512 coalitions; 100 pairs of orders.
+    limit_rows_per_block(monkeypatch, 3, game, budget)
     run = partial(ESTIMATORS[name], counted, numbered(x), budget=budget, history=[150, budget])
     estimate = run(tol=tol, random_state=0)
-    # rows that converge stop at some 30 draws, where standard errors are uncertain themselves: Student's t with 20
-    # degrees of freedom is above 7 once in a million
+    # Rows that converge stop after about 30 draws, where standard errors are uncertain themselves. Student's t with
+    # 20 degrees of freedom exceeds 7 once in a million.
     assert_within_errors(game, x, estimate, most=4.5 if tol is None else 7)
     assert estimate.evaluations.tolist() == counted.count.tolist()
     assert estimate.history.shape == (2, 11, 9, 2)
     np.testing.assert_array_equal(estimate.history[-1], estimate.values)
-    assert not np.array_equal(estimate.values[4], estimate.values[0])  # the same row, on other coalitions
+    assert not np.array_equal(estimate.values[4], estimate.values[0])  # The same row gets other coalitions.
 
 
 @every_estimator
 def test_rows_that_are_not_finite_are_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     game = Moebius.random(9)
-    rows_in_a_block(monkeypatch, 5, game, 400)
-    counted = Counted(game, 12, broken={6: 2, 8: 2})  # after null and grand
+    limit_rows_per_block(monkeypatch, 5, game, 400)
+    counted = Counted(game, 12, broken={6: 2, 8: 2})  # After null and grand.
     with pytest.raises(InputError, match=r"not finite for 2 rows, numbers \[6, 8\]"):
         ESTIMATORS[name](counted, numbered(game.rows(12)), budget=400, random_state=0)
 
@@ -258,14 +260,14 @@ def test_rows_that_are_not_finite_are_named_after_others_have_converged(name: st
 @every_estimator
 def test_rows_whose_grand_is_not_finite_are_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     game = Moebius.random(9)
-    rows_in_a_block(monkeypatch, 5, game, 400)
+    limit_rows_per_block(monkeypatch, 5, game, 400)
     counted = Counted(game, 12, broken={6: 1, 8: 1})
     with pytest.raises(InputError, match=r"not finite for 2 rows, numbers \[6, 8\]"):
         ESTIMATORS[name](counted, numbered(game.rows(12)), budget=400, random_state=0)
 
 
 @every_estimator
-def test_one_player_gets_everything(name: str) -> None:
+def test_a_single_player_gets_the_whole_total(name: str) -> None:
     game = Additive(1, outputs=2)
     x = game.rows(3)
     estimate = ESTIMATORS[name](game, x, budget=2, history=True)
@@ -279,18 +281,18 @@ def test_one_player_gets_everything(name: str) -> None:
 
 
 @every_estimator
-def test_two_players(name: str) -> None:
+def test_two_players_are_exact_from_one_pair(name: str) -> None:
     game = Moebius.random(2, outputs=2, terms=6)
     x = game.rows(50)
     estimate = ESTIMATORS[name](game, x, budget=200, random_state=0)
     assert_within_errors(game, x, estimate)
-    if name in ("paired", "leverage", "antithetic"):  # a coalition and its complement are all there is
+    if name in ("paired", "leverage", "antithetic"):  # One pair is all there is.
         np.testing.assert_allclose(estimate.values, game.shapley(x), atol=1e-8)
         assert estimate.stderr.max() < 1e-8
 
 
 @every_estimator
-def test_without_a_budget_there_are_64_evaluations_a_player(name: str) -> None:
+def test_the_default_budget_is_64_evaluations_per_player(name: str) -> None:
     game = Moebius.random(6)
     estimate = ESTIMATORS[name](game, game.rows(2), random_state=0)
     most = 2**6 if name == "leverage" else 64 * 6 + 2
@@ -310,7 +312,7 @@ def test_without_a_budget_there_are_64_evaluations_a_player(name: str) -> None:
         ({"history": [101]}, r"history is \[101\]"),
     ],
 )
-def test_bad_arguments(name: str, options: dict[str, Any], message: str) -> None:
+def test_bad_arguments_raise(name: str, options: dict[str, Any], message: str) -> None:
     game = Additive(6)
     with pytest.raises(InputError, match=message):
         ESTIMATORS[name](game, game.rows(1), budget=100, **options)

@@ -52,7 +52,7 @@ def test_a_share_of_the_rows_is_held_out(rows: int) -> None:
     kept, held = hold_out(x, Run(0), share=0.25, most=50)
     assert isinstance(kept, Tensor)
     assert len(held) == min(50, int(0.25 * rows))
-    assert sorted([*kept[:, 0].tolist(), *held[:, 0].tolist()]) == x[:, 0].tolist()
+    assert sorted([*kept[:, 0].tolist(), *held[:][:, 0].tolist()]) == x[:, 0].tolist()
 
 
 def test_no_rows_are_refused() -> None:

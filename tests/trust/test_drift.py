@@ -1,4 +1,4 @@
-"""Rows, and models, that are not what an explainer was trained on."""
+"""Rows and models that differ from what an explainer was trained on."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def fitted() -> FastSHAP:
     return FastSHAP(model, recipe=RECIPE, random_state=0, progress=False).fit(table(2000))
 
 
-def test_rows_of_the_same_kind_are_not_called_others() -> None:
-    """Of 200 samples at a level of 5 %, at most 20: 10 are expected at most, and their spread is 3.1."""
+def test_rows_of_the_same_distribution_are_rarely_called_drift() -> None:
+    """At a level of 5 %, at most 10 of 200 samples are expected; 20 is 3.2 standard deviations more."""
     generator = torch.Generator().manual_seed(0)
     then = torch.randn(3000, 5, generator=generator).double()
     then[:, 4] = (then[:, 4] > 0).double()
@@ -62,12 +62,12 @@ def test_rows_of_the_same_kind_are_not_called_others() -> None:
     assert sum(p < 0.05 for p in p_values) <= 20
 
 
-def test_the_same_kind_of_rows_and_model(fitted: FastSHAP) -> None:
+def test_rows_of_the_same_distribution_and_the_same_model_have_not_drifted(fitted: FastSHAP) -> None:
     drift = fitted.check(table(400, seed=1))
     assert not drift.drifted
     assert drift.rows == 400
-    assert "like those that the explainer was trained on" in str(drift)
-    assert "as close to what is explained as it was" in str(drift)
+    assert "The 400 rows are like the training rows" in str(drift)
+    assert "The model is as close to the explained game as it was" in str(drift)
     assert drift.error_ratio is not None
     assert 0.3 < drift.error_ratio < 3
 
@@ -90,13 +90,13 @@ def test_the_column_that_has_changed_is_named(column: str, fitted: FastSHAP) -> 
     assert f"look at {column}" in str(drift)
 
 
-def test_a_model_that_was_replaced(fitted: FastSHAP) -> None:
+def test_a_replaced_model_is_noticed(fitted: FastSHAP) -> None:
     rows = table(400, seed=1)
     drift = fitted.check(rows, predictions=model(rows) + 0.5 * np.sin(3 * rows["income"].to_numpy()))
     assert drift.p_value > 0.01
     assert drift.model_p_value is not None
     assert drift.model_p_value < 1e-4
-    assert "it has changed, or the rows have" in str(drift)
+    assert "the model has changed, or the rows have" in str(drift)
 
 
 def test_without_a_model_only_rows_are_checked(fitted: FastSHAP, tmp_path: Path) -> None:
@@ -109,20 +109,20 @@ def test_without_a_model_only_rows_are_checked(fitted: FastSHAP, tmp_path: Path)
     assert loaded.check(rows, predictions=model(rows)).model_p_value == fitted.check(rows).model_p_value
 
 
-def test_pictures_and_notebooks(fitted: FastSHAP, tmp_path: Path) -> None:
+def test_drift_is_plotted_and_shown_in_notebooks(fitted: FastSHAP, tmp_path: Path) -> None:
     drift = fitted.check(table(50, seed=3))
     drift.plot().savefig(tmp_path / "drift.png")
     assert (tmp_path / "drift.png").stat().st_size > 1000
     assert "<table" in drift._repr_html_()
 
 
-def test_no_rows_and_one_row(fitted: FastSHAP) -> None:
-    with pytest.raises(InputError, match="X has no rows to check"):
+def test_no_rows_raise_and_one_row_is_checked(fitted: FastSHAP) -> None:
+    with pytest.raises(InputError, match="X has no rows: pass at least one row to check"):
         fitted.check(table(10)[:0])
     assert 0 <= fitted.check(table(1, seed=4)).p_value <= 1
 
 
-def test_images() -> None:
+def test_faded_images_are_noticed() -> None:
     fitted = image_explainer().fit(IMAGES)
     assert not fitted.check(IMAGES[:40]).drifted
     faded: Any = 0.2 * IMAGES

@@ -1,8 +1,8 @@
-"""Estimators: Shapley values of given rows with no training."""
+"""Estimators of the Shapley values of given rows. They need no training."""
 
+from fastshapley.estimators.estimate import Estimate
 from fastshapley.estimators.exact import exact
 from fastshapley.estimators.kernel import kernel
 from fastshapley.estimators.permutation import permutation
-from fastshapley.estimators.sampling import Estimate
 
 __all__ = ["Estimate", "exact", "kernel", "permutation"]

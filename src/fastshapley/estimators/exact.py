@@ -1,4 +1,4 @@
-"""Exact Shapley values by listing every coalition."""
+"""Exact Shapley values by enumerating every coalition."""
 
 from __future__ import annotations
 
@@ -11,16 +11,37 @@ from tqdm.auto import tqdm
 
 from fastshapley.coalitions import enumerate_coalitions
 from fastshapley.errors import InputError
-from fastshapley.estimators.sampling import Estimate
+from fastshapley.estimators import memory
+from fastshapley.estimators.estimate import Estimate
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values
 
-MAX_PLAYERS = 20
-_CHUNK = 1 << 16  # coalitions times rows in one evaluation
+MAX_PLAYERS = 20  # More players have more coalitions than one wants to evaluate: 2 ** 20 is a million per row.
 
 
 def exact(value_function: ValueFunction, x: Tensor, *, progress: bool = False) -> Estimate:
-    """The Shapley values of each row of ``x``, from all ``2 ** players`` coalitions, each evaluated once.
+    """Compute the Shapley values of each row of ``x`` from all ``2 ** players`` coalitions, each evaluated once.
 
+    Parameters
+    ----------
+    value_function : ValueFunction
+        The game. It may have at most 20 players.
+    x : Tensor of shape (n, ...)
+        The encoded rows.
+    progress : bool, default=False
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Estimate
+        The values; their standard errors are zero.
+
+    Raises
+    ------
+    InputError
+        If there are more than 20 players.
+
+    Examples
+    --------
     >>> class Additive:
     ...     players, outputs = 2, 1
     ...     def __call__(self, x, s):
@@ -31,7 +52,7 @@ def exact(value_function: ValueFunction, x: Tensor, *, progress: bool = False) -
     players = value_function.players
     if players > MAX_PLAYERS:
         raise InputError(
-            f"exact enumeration takes at most {MAX_PLAYERS} players, and there are {players}: "
+            f"value_function has {players} players, and exact enumeration takes at most {MAX_PLAYERS}: "
             "use the kernel estimator (method='kernel')"
         )
     values = exact_values(value_function, x, progress=progress).cpu().numpy()
@@ -44,15 +65,16 @@ def exact(value_function: ValueFunction, x: Tensor, *, progress: bool = False) -
 
 
 def exact_values(value_function: ValueFunction, x: Tensor, *, progress: bool = False) -> Tensor:
-    """As `exact`, the values alone: (n, players, outputs), float64."""
+    """Compute the values of `exact` only, as a float64 tensor of shape (n, players, outputs)."""
     players = value_function.players
     total = 1 << players
     everyone = torch.arange(len(x), device=x.device)
     null, grand = (f(value_function, x, everyone)[:, None] for f in (null_values, grand_values))
-    # the weights sum to zero: without the null, a constant game has values of exactly zero
+    # The weights of a player's coalitions sum to zero, so the null may be subtracted from every value. With that, a
+    # constant game has values of exactly zero.
     values = ((grand - null) / players).expand(-1, players, -1).clone()
-    chunk = min(total, _CHUNK)
-    rows = max(1, _CHUNK // chunk)
+    chunk = min(total, memory.EVALUATIONS_PER_CALL)
+    rows = max(1, memory.EVALUATIONS_PER_CALL // chunk)
     with tqdm(total=len(x) * total, desc="exact", unit="evaluation", disable=not progress) as bar:
         bar.update(2 * len(x))
         for start in range(1, total - 1, chunk):
@@ -68,7 +90,7 @@ def exact_values(value_function: ValueFunction, x: Tensor, *, progress: bool = F
 
 
 def _weights(s: Tensor) -> Tensor:
-    """What v(s) contributes to each player's value: (coalitions, players)."""
+    """Return the weight of v(s) in each player's value, (coalitions, players)."""
     players = s.shape[1]
     size = s.sum(1)
     joining = torch.tensor(

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fastshapley.coalitions import curvature, kernel_sizes, pair_count, sample_kernel, subsets
 from fastshapley.errors import InputError
+from fastshapley.estimators import memory
+from fastshapley.estimators.estimate import Estimate
 from fastshapley.estimators.regression import Stratum, draw_weights, solve_pairs, solve_with_errors
-from fastshapley.estimators.sampling import Block, Estimate, estimate_by_sampling
+from fastshapley.estimators.sampling import Block, SamplingMethod, SamplingOptions, estimate_by_sampling
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, total_values
-
-_EVALUATIONS = 1 << 16  # coalitions times rows in one evaluation
 
 
 def kernel(
@@ -32,49 +32,86 @@ def kernel(
     random_state: int | None = None,
     progress: bool = False,
 ) -> Estimate:
-    """Shapley values of each row of ``x`` from at most ``budget`` evaluations, null and grand included.
+    """Estimate the Shapley values of each row of ``x`` by weighted least squares over sampled coalitions.
 
-    budget: by default 64 evaluations a player.
-    tol: a row stops as soon as its largest standard error is below ``tol`` times the range of its values.
-    paired: each coalition comes with its complement.
-    sampling: coalitions from the Shapley kernel, or by leverage scores: as many of each size, none twice where a
-        size is nearly exhausted, and weighted (pairs only). With all coalitions in the budget that is exact.
-    history: also keep the values at some budgets on the way, or at the given ones.
+    Parameters
+    ----------
+    value_function : ValueFunction
+        The game.
+    x : Tensor of shape (n, ...)
+        The encoded rows.
+    budget : int or None, default=None
+        The largest number of evaluations per row, null and grand included. By default there are 64 per player.
+    tol : float or None, default=None
+        A row stops as soon as its largest standard error is at most ``tol`` times the range of its values.
+    paired : bool, default=True
+        Whether each coalition is evaluated together with its complement.
+    sampling : {"kernel", "leverage"}, default="kernel"
+        ``"kernel"`` draws coalitions from the Shapley kernel. ``"leverage"`` draws equally many pairs of each size,
+        none of them twice where a size is nearly exhausted, and weights them; it needs ``paired=True``. With all
+        coalitions in the budget it is exact.
+    history : bool or sequence of int, default=False
+        Whether to keep the values at intermediate budgets, or the budgets at which to keep them.
+    random_state : int or None, default=None
+        The seed of the coalitions.
+    progress : bool, default=False
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Estimate
+        Values, standard errors, evaluations and convergence of each row.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or the budget is too small for the number of players.
     """
-    players = value_function.players
-    most = pair_count(players)  # pairs that there are
     if sampling not in ("kernel", "leverage"):
         raise InputError(f"sampling is {sampling!r}: use 'kernel' or 'leverage'")
     if sampling == "leverage" and not paired:
         raise InputError("sampling='leverage' draws pairs: use it with paired=True")
+    method = _method(value_function.players, paired=paired, leverage=sampling == "leverage")
+    options = SamplingOptions(budget, tol, history, random_state, progress)
+    return estimate_by_sampling(method, value_function, x, options)
 
-    def start(block: Block, generator: torch.Generator, units: int) -> _Regression:
-        if sampling == "leverage":
-            return _Regression(block, _Leverage(players, units, generator), paired=True)
-        return _Regression(block, _Kernel(players, generator), paired=paired)
 
-    return estimate_by_sampling(
-        f"the {'paired ' if paired else ''}kernel estimator",
-        value_function,
-        x,
-        start,
-        unit=2 if paired else 1,
-        fewest=4 * players if not paired else min(2 * players, most) if sampling == "leverage" else 2 * players,
-        most=most if sampling == "leverage" else math.inf,
-        budget=budget,
-        tol=tol,
-        history=history,
-        random_state=random_state,
-        progress=progress,
+def _method(players: int, *, paired: bool, leverage: bool) -> SamplingMethod:
+    """Return what the sampling driver needs to know of a variant of the estimator."""
+    name = f"the {'paired ' if paired else ''}kernel estimator"
+    if leverage:
+        existing = pair_count(players)
+        return SamplingMethod(
+            name,
+            unit_cost=2,
+            fewest=min(2 * players, existing),
+            start=lambda block, generator, units: _Regression(
+                block, _Leverage(players, units, generator), paired=True
+            ),
+            most=existing,
+        )
+    return SamplingMethod(
+        name,
+        unit_cost=2 if paired else 1,
+        fewest=2 * players if paired else 4 * players,
+        start=lambda block, generator, units: _Regression(block, _Kernel(players, generator), paired=paired),
     )
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of a coalition s and its complement, as many of each row.
+    """Evaluated pairs of a coalition s and its complement, equally many for each row.
 
-    z: 2s - 1, (n, pairs, players). u: v(s) - v(1 - s), (n, pairs, outputs). weight: (pairs,), of mean one.
-    strata: within which they were drawn uniformly.
+    Attributes
+    ----------
+    z : Tensor of shape (n, pairs, players)
+        2s - 1.
+    u : Tensor of shape (n, pairs, outputs)
+        v(s) - v(1 - s).
+    weight : Tensor of shape (pairs,)
+        The weight of each pair; their mean is one.
+    strata : list of Stratum
+        The strata within which pairs were drawn uniformly.
     """
 
     z: Tensor
@@ -86,7 +123,28 @@ class Pairs:
 def draw_pairs(
     value_function: ValueFunction, x: Tensor, pairs: int, generator: torch.Generator, numbers: Tensor | None = None
 ) -> Pairs:
-    """So many pairs of each row by leverage; from the Shapley kernel where they are fewer than the sizes."""
+    """Draw and evaluate pairs for each row.
+
+    They are drawn by leverage; from the Shapley kernel if there are fewer pairs than sizes.
+
+    Parameters
+    ----------
+    value_function : ValueFunction
+        The game.
+    x : Tensor of shape (n, ...)
+        The encoded rows.
+    pairs : int
+        The number of pairs per row.
+    generator : torch.Generator
+        Where the randomness comes from.
+    numbers : Tensor of shape (n,) or None
+        The numbers of the rows in the user's input, for error messages.
+
+    Returns
+    -------
+    Pairs
+        The pairs and the game's differences.
+    """
     players = value_function.players
     sizes = players // 2
     design = _Leverage(players, pairs, generator) if pairs >= sizes else _Kernel(players, generator)
@@ -97,9 +155,21 @@ def draw_pairs(
 
 
 def sampling_variance(players: int, pairs: int, profile: Sequence[float]) -> float:
-    """The variance of a value from so many pairs of `draw_pairs`, if that of what pairs leave unexplained is one.
+    """Return the variance of a value estimated from the pairs of `draw_pairs`, for a residual variance of one.
 
-    ``profile`` is how it depends on the size, from one player to half of them. It falls to zero with all pairs.
+    Parameters
+    ----------
+    players : int
+        The number of players.
+    pairs : int
+        The number of pairs per row.
+    profile : sequence of float
+        The residual variance of pairs by size, from one player to half of them, relative to its mean.
+
+    Returns
+    -------
+    float
+        The variance; it is zero for all pairs.
     """
     sizes = _sizes(players)
     if pairs < len(sizes):
@@ -115,13 +185,29 @@ def sampling_variance(players: int, pairs: int, profile: Sequence[float]) -> flo
 def leverage_values(
     value_function: ValueFunction, x: Tensor, pairs: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Values (n, players, outputs) from so many pairs a row, by leverage, and what they sum to, (n, outputs).
+    """Estimate values by leverage sampling, without standard errors. With all pairs the values are exact.
 
-    The bare estimate, without standard errors; with all pairs that there are it is exact.
+    Parameters
+    ----------
+    value_function : ValueFunction
+        The game.
+    x : Tensor of shape (n, ...)
+        The encoded rows.
+    pairs : int
+        The number of pairs per row; at most all pairs are evaluated.
+    generator : torch.Generator
+        Where the randomness comes from.
+
+    Returns
+    -------
+    values : Tensor of shape (n, players, outputs)
+        The values.
+    totals : Tensor of shape (n, outputs)
+        What they sum to, grand minus null.
     """
     pairs = min(pairs, pair_count(value_function.players))
     values, totals = [], []
-    for part in x.split(max(1, _EVALUATIONS // (2 * pairs))):
+    for part in x.split(max(1, memory.EVALUATIONS_PER_CALL // (2 * pairs))):
         total = total_values(value_function, part)
         drawn = draw_pairs(value_function, part, pairs, generator)
         values.append(solve_pairs(drawn.z, drawn.u, total, drawn.weight))
@@ -130,12 +216,13 @@ def leverage_values(
 
 
 def _differences(value_function: ValueFunction, x: Tensor, s: Tensor, numbers: Tensor | None = None) -> Tensor:
+    """Return v(s) - v(1 - s), (n, pairs, outputs)."""
     v = evaluate(value_function, x, torch.cat([s, ~s], dim=1), numbers)
     return v[:, : s.shape[1]] - v[:, s.shape[1] :]
 
 
 class _Kernel:
-    """Independent coalitions from the Shapley kernel: one stratum, never exhausted."""
+    """Draws independent coalitions from the Shapley kernel. They form one stratum, which is never exhausted."""
 
     def __init__(self, players: int, generator: torch.Generator) -> None:
         self.players, self.generator, self.count = players, generator, 0
@@ -150,18 +237,37 @@ class _Kernel:
 
 @dataclass
 class _Size:
-    """The pairs of one size and its complement: how many there are, their share of the kernel, what is drawn."""
+    """The pairs of coalitions of one size and their complements.
+
+    Attributes
+    ----------
+    size : int
+        The number of players in the smaller coalition.
+    population : int
+        The number of such pairs.
+    share : float
+        Their share of the Shapley kernel.
+    rate : int
+        How often the size is drawn, relative to the others: every coalition size is equally likely.
+    listed : Tensor of shape (population, players) or None
+        All such coalitions, if the draws may come near to exhausting them.
+    order : Tensor of shape (rows, population) or None
+        The order in which each row takes the listed coalitions.
+    drawn : int
+        The number of pairs drawn so far.
+    """
 
     size: int
     population: int
     share: float
-    rate: int  # of draws: by leverage, every size is as likely
-    listed: Tensor | None = None  # all of them, where draws may come near to exhausting them
-    order: Tensor | None = None  # (rows, population): in which order a row takes the listed ones
+    rate: int
+    listed: Tensor | None = None
+    order: Tensor | None = None
     drawn: int = 0
 
 
 def _sizes(players: int) -> list[_Size]:
+    """Return the sizes of pairs, from one player to half of them."""
     probability = kernel_sizes(players)
     sizes = []
     for k in range(1, players // 2 + 1):
@@ -173,27 +279,27 @@ def _sizes(players: int) -> list[_Size]:
 
 
 def _plan(sizes: Sequence[_Size], units: int) -> list[int]:
-    """How many pairs of each size: in proportion to their rates, at least two if that can be, at most all."""
+    """Divide ``units`` pairs among the sizes by their rates: at least two each if possible, and at most all."""
     least = 2 if units >= 2 * len(sizes) else 1
     counts = [min(least, size.population) for size in sizes]
     open_sizes = {i for i, size in enumerate(sizes) if counts[i] < size.population}
-    left = units - sum(counts)
-    while left > 0 and open_sizes:
-        rate = left / sum(sizes[i].rate for i in open_sizes)
+    remaining = units - sum(counts)
+    while remaining > 0 and open_sizes:
+        rate = remaining / sum(sizes[i].rate for i in open_sizes)
         grants = {i: min(int(rate * sizes[i].rate), sizes[i].population - counts[i]) for i in open_sizes}
         if not any(grants.values()):
-            for i in sorted(open_sizes, key=lambda i: -sizes[i].rate)[:left]:
+            for i in sorted(open_sizes, key=lambda i: -sizes[i].rate)[:remaining]:
                 counts[i] += 1
             break
         for i, grant in grants.items():
             counts[i] += grant
-        left = units - sum(counts)
+        remaining = units - sum(counts)
         open_sizes = {i for i in open_sizes if counts[i] < sizes[i].population}
     return counts
 
 
 class _Leverage:
-    """Pairs stratified by size, as many of each; without replacement where a size is small."""
+    """Draws pairs stratified by size, equally many of each, without replacement where a size is small."""
 
     def __init__(self, players: int, units: int, generator: torch.Generator) -> None:
         self.players, self.generator = players, generator
@@ -201,16 +307,19 @@ class _Leverage:
         for size, most in zip(self.sizes, _plan(self.sizes, units), strict=True):
             if size.population <= 2 * most:
                 size.listed = self._list(size)
-        self.numbers: list[int] = []  # the stratum of each draw
+        self.numbers: list[int] = []  # The index of the size of each draw.
 
     def draw(self, rows: Tensor, units: int) -> Tensor:
-        """The next pairs of each row, (rows, units, players); ``rows`` are positions in the block's first rows."""
+        """Return the next pairs of each row, (rows, units, players).
+
+        ``rows`` are the positions of the rows in the block as it was at the start.
+        """
         drawn = sum(size.drawn for size in self.sizes)
         more = [
             max(0, want - size.drawn)
             for want, size in zip(_plan(self.sizes, drawn + units), self.sizes, strict=True)
         ]
-        while sum(more) > units:  # rounding may have given a size one too many before
+        while sum(more) > units:  # Rounding may have given a size one pair too many in an earlier draw.
             more[max(range(len(more)), key=more.__getitem__)] -= 1
         parts, free = [], []
         for number, (size, count) in enumerate(zip(self.sizes, more, strict=True)):
@@ -235,7 +344,7 @@ class _Leverage:
         ]
 
     def _take(self, size: _Size, listed: Tensor, rows: Tensor, count: int) -> Tensor:
-        """The last ``count`` of those drawn, from the list."""
+        """Return the last ``count`` of the coalitions drawn from the list, for each row."""
         if size.order is None:
             device = self.generator.device
             keys = torch.rand(int(rows.max()) + 1, size.population, generator=self.generator, device=device)
@@ -243,7 +352,7 @@ class _Leverage:
         return listed[size.order[rows, size.drawn - count : size.drawn]]
 
     def _list(self, size: _Size) -> Tensor:
-        """All coalitions of a size, (population, players); of the middle size, one of each pair."""
+        """Return all coalitions of a size, (population, players); for the middle size, one of each pair."""
         chosen = itertools.combinations(range(self.players), size.size)
         members = torch.tensor(list(itertools.islice(chosen, size.population)))
         s = torch.zeros(len(members), self.players, dtype=torch.bool)
@@ -251,7 +360,7 @@ class _Leverage:
 
 
 class _Regression:
-    """Rows and their coalitions so far; meets `Sampler`."""
+    """The rows of a block and their coalitions so far. It implements `Sampler`."""
 
     def __init__(self, block: Block, design: _Kernel | _Leverage, *, paired: bool) -> None:
         self.block, self.design, self.paired = block, design, paired
@@ -265,7 +374,7 @@ class _Regression:
             return
         s = self.design.draw(self.rows, units)
         parts = []
-        size = max(1, _EVALUATIONS // (2 * units))
+        size = max(1, memory.EVALUATIONS_PER_CALL // (2 * units))
         game = self.block.value_function
         for x, c, null, numbers in zip(
             self.block.x.split(size),
@@ -274,7 +383,7 @@ class _Regression:
             self.block.numbers.split(size),
             strict=True,
         ):
-            pieces = c.split(_EVALUATIONS // 2, dim=1)
+            pieces = c.split(memory.EVALUATIONS_PER_CALL // 2, dim=1)
             if self.paired:
                 y = [_differences(game, x, piece, numbers) for piece in pieces]
             else:

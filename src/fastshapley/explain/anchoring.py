@@ -13,7 +13,7 @@ from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction, given_outputs, trial_rows
 from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
-from fastshapley.estimators.model_correction import Shortfall, corrected
+from fastshapley.estimators.model_correction import SurrogateErrorGame, correct_to_model
 from fastshapley.fit.fitted import Fitted
 from fastshapley.objective import normalize
 from fastshapley.training.run import seed_of
@@ -139,6 +139,6 @@ def anchor_values(anchor: Anchor, x: Rows, values: Tensor, base: Tensor) -> tupl
     if len(rows) == 0:
         raise InputError("background has no rows")
     generator = torch.Generator(x.device).manual_seed(seed_of(anchor.random_state))
-    missed = Shortfall(anchor.outputs.function(x), game, rows, schema.discrete, generator)
-    values, added = corrected(missed, x[:], values, total, anchor.calls)
+    missed = SurrogateErrorGame(anchor.outputs.function(x), game, rows, schema.discrete, generator)
+    values, added = correct_to_model(missed, x[:], values, total, anchor.calls)
     return values, base, added

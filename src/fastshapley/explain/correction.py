@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fastshapley.errors import InputError
-from fastshapley.estimators.refinement import Prior, refine
+from fastshapley.estimators.refinement import Prior, RefinementOptions, refine
 from fastshapley.explanation import taken_up
 from fastshapley.fit.fitted import Fitted
 from fastshapley.support.shap_import import shap
@@ -86,10 +86,12 @@ def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -
         fitted.game,
         x,
         Prior(values, variance, noise, fitted.errors.head.profile),
-        budget=correction.budget,
-        tol=correction.tol,
-        # The seed depends on the values, so that going on from them draws other coalitions.
-        random_state=int(fingerprint(seed_of(correction.random_state), values)[:15], 16),
-        progress=correction.progress,
+        RefinementOptions(
+            budget=correction.budget,
+            tol=correction.tol,
+            # The seed depends on the values, so that going on from them draws other coalitions.
+            random_state=int(fingerprint(seed_of(correction.random_state), values)[:15], 16),
+            progress=correction.progress,
+        ),
     )
     return torch.from_numpy(found.values).to(values), torch.from_numpy(found.stderr).to(values)

@@ -32,7 +32,7 @@ from fastshapley.support.atomic_files import write_atomically
 from fastshapley.training.loop import Training
 from fastshapley.training.recipes import Layers, Recipe, Targets
 from fastshapley.trust.drift import Reference
-from fastshapley.trust.error_bars import Errors
+from fastshapley.trust.error_bars import ErrorBars
 from fastshapley.trust.report import Report
 from fastshapley.value_functions import Baseline, Marginal, Missing, Removal, Surrogate
 from fastshapley.version import __version__
@@ -136,7 +136,7 @@ def load(
     errors = None
     if weights := _part(tensors, "errors"):
         with torch.random.fork_rng(devices=[]):
-            errors = Errors(built)
+            errors = ErrorBars(built)
         _load_weights(errors.head, weights, "network")
     if not (reference := _part(tensors, "reference")):
         raise FileFormatError(

@@ -19,7 +19,7 @@ from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
 from fastshapley.objective import normalize
 from fastshapley.training.run import Timing
 from fastshapley.trust.drift import Reference
-from fastshapley.trust.error_bars import Errors
+from fastshapley.trust.error_bars import ErrorBars
 from fastshapley.trust.report import Report
 from fastshapley.value_functions import ValueFunction
 from fastshapley.value_functions.protocol import grand_values, null_values
@@ -48,7 +48,7 @@ class Fitted:
         The names of the outputs.
     losses : list of float
         The validation loss of the network before the first epoch and after each epoch.
-    errors : Errors or None
+    errors : ErrorBars or None
         The error bars, if they were learnt.
     report : Report or None
         The measured distance to the exact values, if it was measured.
@@ -66,7 +66,7 @@ class Fitted:
     network: ExplainerNetwork
     output_names: tuple[str, ...]
     losses: list[float]
-    errors: Errors | None
+    errors: ErrorBars | None
     report: Report | None
     reference: Reference
     normalize: Normalize = "always"

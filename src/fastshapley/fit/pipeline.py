@@ -30,8 +30,10 @@ from fastshapley.training import recipes
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Run, one_thread
 from fastshapley.trust.drift import Reference
-from fastshapley.trust.error_bars import Errors, fit_errors
-from fastshapley.trust.report import ROWS, Report, measure_network
+from fastshapley.trust.effort import REPORT_ROWS, Allowance
+from fastshapley.trust.error_bars import ErrorBarRows, ErrorBars, fit_error_bars
+from fastshapley.trust.measurement import MeasuredNetwork, measure_network
+from fastshapley.trust.report import Report
 from fastshapley.value_functions import BaseGame, Missing, Problem, Removal, Surrogate, ValueFunction
 from fastshapley.value_functions.background_sampling import can_be_thinned
 
@@ -189,7 +191,7 @@ def _fit_network(setup: Setup, game: ValueFunction, recipe: Recipe) -> tuple[Exp
 def _gathered(setup: Setup) -> Setup:
     """Return the setup with some rows of all processes, for the one that measures."""
     processes = setup.run.processes
-    x_val, x_report = processes.gather(setup.x_val, EXAMINED_ROWS), processes.gather(setup.x_report, ROWS)[:]
+    x_val, x_report = processes.gather(setup.x_val, EXAMINED_ROWS), processes.gather(setup.x_report, REPORT_ROWS)[:]
     return replace(setup, x=processes.gather(setup.x, SEEN_ROWS), x_val=x_val, x_report=x_report)
 
 
@@ -207,7 +209,7 @@ class _Subject:
 
 @dataclass(frozen=True)
 class _Measured:
-    errors: Errors | None
+    errors: ErrorBars | None
     report: Report | None
     reference: Reference
 
@@ -222,41 +224,41 @@ def _measure(subject: _Subject) -> _Measured:
     return _Measured(errors, report, Reference.of(subject.setup.x, gaps, run.generator("reference")))
 
 
-def _fit_error_bars(subject: _Subject) -> Errors | None:
+def _fit_error_bars(subject: _Subject) -> ErrorBars | None:
     setup, recipe = subject.setup, subject.recipe
     if recipe.errors is None or not setup.held_out:
         return None
-    return fit_errors(
-        subject.network,
-        subject.game,
-        setup.x_val,
-        setup.x_report,
-        recipe.errors,
-        setup.run.within(ERROR_BAR_TIME).alone(),
-        pace=subject.trained.pace,
+    run = setup.run.within(ERROR_BAR_TIME).alone()
+    allowance = Allowance(
         calls=subject.budget.for_error_bars(subject.game),
-        discrete=setup.schema.discrete,
-        owner=setup.partition.owner,
-        effort=1.0 if recipe.trains_explainer else SAMPLING_EFFORT,
+        seconds=run.clock.left(),
+        pace=subject.trained.pace,
+        share=1.0 if recipe.trains_explainer else SAMPLING_EFFORT,
     )
+    rows = ErrorBarRows(setup.x_val, setup.x_report, setup.schema.discrete, setup.partition.owner)
+    return fit_error_bars(subject.network, subject.game, rows, recipe.errors, run, allowance)
 
 
-def _measure_report(subject: _Subject, errors: Errors | None) -> tuple[Report | None, Tensor]:
+def _measure_report(subject: _Subject, errors: ErrorBars | None) -> tuple[Report | None, Tensor]:
     setup = subject.setup
     if not (subject.recipe.trains_explainer or setup.updating):
         return None, torch.zeros(0)
-    return measure_network(
-        subject.network,
-        subject.game,
-        setup.model,
+    budget, run = subject.budget, setup.run.alone()
+    measured = measure_network(
+        MeasuredNetwork(
+            subject.network,
+            subject.game,
+            setup.model,
+            errors,
+            normalized=setup.settings.normalize != "never",
+            held_out=setup.held_out,
+        ),
         setup.x_report,
-        setup.run.alone(),
-        subject.trained.pace,
-        subject.budget,
-        errors,
-        normalized=setup.settings.normalize != "never",
-        held_out=setup.held_out,
+        run,
+        Allowance(budget.for_report(subject.game), run.clock.left(), subject.trained.pace),
+        model_calls=budget.left(),
     )
+    return measured.report, measured.model_distances
 
 
 def _output_names(setup: Setup, game: ValueFunction) -> tuple[str, ...]:

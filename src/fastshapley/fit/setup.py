@@ -29,7 +29,7 @@ from fastshapley.training.checkpoint import Checkpoint, fingerprint, stable_text
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Clock, Run, seed_of
-from fastshapley.trust.report import ROWS
+from fastshapley.trust.effort import REPORT_ROWS
 from fastshapley.value_functions import BaseGame, Surrogate
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ def set_up(settings: Settings, data: FitData, start: Fitted | None = None) -> Se
         _mention_one_hot(settings, schema, x)
     run = _start_run(settings, data, clock, _Claim(schema, x, x_val, model, start))
     x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
-    x_exam, x_report = hold_out(x_val, run, share=EXAMINED, most=ROWS)
+    x_exam, x_report = hold_out(x_val, run, share=EXAMINED, most=REPORT_ROWS)
     held_out = x_val is not x and x_report is not x_exam
     allowed = settings.evaluation_budget
     budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))

@@ -1,4 +1,4 @@
-"""Whether rows, or the model, have left what an explainer was trained on."""
+"""Drift: whether new rows, or the model, differ from what an explainer was trained on."""
 
 from __future__ import annotations
 
@@ -17,20 +17,26 @@ from torch import Tensor
 from fastshapley.data.stream import Rows, some
 from fastshapley.errors import InputError
 
-_ROWS = 1000  # of each column, that are kept
-_ALPHA = 0.01  # below which a p-value is called drift
-_SHOWN = 4  # columns of a picture
-_BINS = 20
-_PART = 64  # images that are looked at at once
+REFERENCE_ROWS = 1000  # The largest number of values of each column that are kept.
+ALPHA = 0.01  # A smaller p-value is called drift.
+NAMED_COLUMNS = 5  # The largest number of columns that the summary names.
+TABLE_COLUMNS = 10  # The largest number of columns in a notebook's table.
+PLOTTED_COLUMNS = 4  # The largest number of columns in a figure.
+HISTOGRAM_BINS = 20  # The number of bins of a figure's histograms.
+IMAGES_AT_ONCE = 64  # The number of images that are summarised at once.
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What an explainer was trained on, to hold new rows against: no row of it can be put together again.
+    """A sample of what an explainer was trained on, to compare new rows with. Its rows cannot be reconstructed.
 
-    sample: (rows, columns), each column in an order of its own.
-    gaps: how far the game's outputs were from the model's, for held-out rows, (m,); empty if that is not known.
+    Attributes
+    ----------
+    sample : Tensor of shape (rows, columns)
+        Values of each column, in an order of its own.
+    gaps : Tensor of shape (m,)
+        The distances of the game's outputs to the model's for held-out rows; empty if they are not known.
     """
 
     sample: Tensor
@@ -38,9 +44,24 @@ class Reference:
 
     @classmethod
     def of(cls, x: Rows, gaps: Tensor, generator: torch.Generator) -> Reference:
-        """The reference of rows, or images, that were trained on."""
-        chosen = some(x, torch.randperm(len(x), generator=generator, device=x.device)[:_ROWS])
-        found = torch.cat([summarised(part).double() for part in chosen.split(_PART)])
+        """Sample the rows, or images, that an explainer was trained on.
+
+        Parameters
+        ----------
+        x : Rows
+            The encoded training rows, or images.
+        gaps : Tensor of shape (m,)
+            The distances of the game's outputs to the model's for held-out rows; empty if they are not known.
+        generator : torch.Generator
+            Where the randomness comes from.
+
+        Returns
+        -------
+        Reference
+            The sample.
+        """
+        chosen = some(x, torch.randperm(len(x), generator=generator, device=x.device)[:REFERENCE_ROWS])
+        found = torch.cat([summarised(part).double() for part in chosen.split(IMAGES_AT_ONCE)])
         shuffled = [
             column[torch.randperm(len(column), generator=generator, device=column.device)] for column in found.T
         ]
@@ -49,17 +70,26 @@ class Reference:
 
 @dataclass(frozen=True)
 class Drift:
-    """How new rows differ from those that an explainer was trained on; ``str(drift)`` says it in words.
+    """How new rows differ from those that an explainer was trained on. ``str(drift)`` is a summary.
 
-    rows: how many there were.
-    p_value: how likely columns as different as these are if the rows are of the same kind, by the column that
-        differs the most, and allowing for how many there are. How columns go together is not looked at.
-    columns: of each column the statistic (Kolmogorov and Smirnov's of numbers, the largest difference of shares of
-        categories) and its p-value, the worst first.
-    model_p_value: how likely outputs of the model as far from the game's are, if it is the model that was
-        explained, and the rows are no harder; None if there is no model to ask.
-    error_ratio: the variance that values of these rows are thought to have, over that of held-out rows; None if
-        that is not known.
+    Attributes
+    ----------
+    rows : int
+        The number of new rows.
+    p_value : float
+        The probability of columns that differ at least as much, if the rows come from the same distribution. It is
+        that of the most different column, times the number of columns. Dependence between columns is not tested.
+    columns : DataFrame
+        For each column its statistic and its p-value, the most different column first. The statistic is that of
+        Kolmogorov and Smirnov for numbers, and the largest difference of shares for categories.
+    model_p_value : float or None
+        The probability of model outputs at least as far from the game's, if the model is the one that was explained
+        and the rows are not harder; None without a model.
+    error_ratio : float or None
+        The expected squared error of the values of these rows, relative to that of held-out rows; None without
+        error bars.
+    samples : dict
+        For each column its values in the reference and in the new rows.
     """
 
     rows: int
@@ -71,50 +101,65 @@ class Drift:
 
     @property
     def drifted(self) -> bool:
-        """Whether the rows, or the model, are others, at a level of one per cent."""
-        return self.p_value < _ALPHA or (self.model_p_value is not None and self.model_p_value < _ALPHA)
+        """Whether the rows or the model have changed, at a significance level of 1 %."""
+        return self.p_value < ALPHA or (self.model_p_value is not None and self.model_p_value < ALPHA)
 
     def lines(self) -> list[str]:
-        """What was found, in words, and what to do."""
-        p, model_p = f"(p = {self.p_value:.2g})", f"(p = {self.model_p_value or 0:.2g})"
-        if self.p_value < _ALPHA:
-            worst = self.columns["column"][self.columns["p_value"] < _ALPHA / len(self.columns)]
-            named = ", ".join(map(str, worst[:5]))
-            found = [
-                f"{self.rows} rows are unlike those that the explainer was trained on {p}: look at {named}. Update "
-                "it with rows like these, or fit it again."
-            ]
-        else:
-            found = [f"{self.rows} rows are like those that the explainer was trained on {p}."]
-        if self.model_p_value is not None and self.model_p_value < _ALPHA:
-            found.append(
-                f"The model's outputs are further from those that are explained than they were {model_p}: it has "
-                "changed, or the rows have. Update the explainer, or fit it again."
-            )
-        elif self.model_p_value is not None:
-            found.append(f"The model is as close to what is explained as it was {model_p}.")
+        """Return the findings, and what to do."""
+        found = [self._rows_line()]
+        if self.model_p_value is not None:
+            found.append(self._model_line(self.model_p_value))
         if self.error_ratio is not None:
-            found.append(f"Squared errors of these values are thought to be {self.error_ratio:.2g} times as large.")
+            found.append(
+                f"The expected squared error of their values is {self.error_ratio:.2g} times that of held-out rows."
+            )
         return found
+
+    def _rows_line(self) -> str:
+        p = f"(p = {self.p_value:.2g})"
+        if self.p_value >= ALPHA:
+            return f"The {self.rows} rows are like the training rows {p}."
+        worst = self.columns["column"][self.columns["p_value"] < ALPHA / len(self.columns)]
+        named = ", ".join(map(str, worst[:NAMED_COLUMNS]))
+        return (
+            f"The {self.rows} rows differ from the training rows {p}: look at {named}. Update the explainer with "
+            "rows like these, or fit it again."
+        )
+
+    @staticmethod
+    def _model_line(p_value: float) -> str:
+        p = f"(p = {p_value:.2g})"
+        if p_value >= ALPHA:
+            return f"The model is as close to the explained game as it was {p}."
+        return (
+            f"The model's outputs are further from the explained game than they were {p}: the model has changed, "
+            "or the rows have. Update the explainer, or fit it again."
+        )
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
         words = "".join(f"<p>{escape(line)}</p>" for line in self.lines())
-        return words + self.columns.head(10).to_html(index=False, float_format="{:.3g}".format)
+        return words + self.columns.head(TABLE_COLUMNS).to_html(index=False, float_format="{:.3g}".format)
 
     def plot(self) -> Any:
-        """A matplotlib figure of the columns that differ the most: then, and now."""
+        """Plot histograms of the most different columns, in the reference and in the new rows.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+        """
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(3 * _SHOWN, 2.6), layout="constrained")
-        names = list(self.columns["column"][:_SHOWN])
+        figure = Figure(figsize=(3 * PLOTTED_COLUMNS, 2.6), layout="constrained")
+        names = list(self.columns["column"][:PLOTTED_COLUMNS])
         for ax, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
             then, now = (values[np.isfinite(values)] for values in self.samples[name])
             if len(then) and len(now):
-                bins = np.histogram_bin_edges(np.concatenate([then, now]), _BINS)
-                for values, label in ((then, "then"), (now, "now")):
+                bins = np.histogram_bin_edges(np.concatenate([then, now]), HISTOGRAM_BINS)
+                for values, label in ((then, "training"), (now, "new")):
                     ax.hist(values, bins, weights=np.full(len(values), 1 / len(values)), alpha=0.5, label=label)
             ax.set(title=str(name), yticks=[])
         figure.axes[-1].legend(frameon=False)
@@ -129,9 +174,35 @@ def compare(
     gaps: Tensor | None = None,
     error_ratio: float | None = None,
 ) -> Drift:
-    """Hold summarised rows (n, columns) against the reference; ``discrete`` columns hold no numbers."""
+    """Compare summarised rows with a reference.
+
+    Parameters
+    ----------
+    reference : Reference
+        A sample of the training rows.
+    x : Tensor of shape (n, columns)
+        The new rows, summarised by `summarised`.
+    names : sequence of str
+        The name of each column.
+    discrete : sequence of bool
+        Which columns hold categories.
+    gaps : Tensor of shape (n,) or None
+        The distances of the game's outputs to the model's for these rows; None without a model.
+    error_ratio : float or None
+        The expected squared error of these rows' values, relative to that of held-out rows.
+
+    Returns
+    -------
+    Drift
+        The statistics and p-values.
+
+    Raises
+    ------
+    InputError
+        If there are no rows.
+    """
     if len(x) == 0:
-        raise InputError("X has no rows to check")
+        raise InputError("X has no rows: pass at least one row to check")
     then, now = reference.sample.cpu().numpy(), x.double().cpu().numpy()
     rows = []
     for column, name in enumerate(names):
@@ -153,22 +224,38 @@ def compare(
 
 
 def summarised(x: Tensor) -> Tensor:
-    """Rows of a table as they are; of images (n, channels, height, width), each channel's mean and spread."""
+    """Return rows of a table unchanged; for images, the mean and the standard deviation of each channel.
+
+    Parameters
+    ----------
+    x : Tensor of shape (n, columns) or (n, channels, height, width)
+        The encoded rows, or images.
+
+    Returns
+    -------
+    Tensor of shape (n, columns) or (n, 2 * channels)
+        One row of numbers for each row, or image.
+    """
     if x.ndim == 2:
         return x
     pixels = x.flatten(2)
     return torch.cat([pixels.mean(2), pixels.std(2)], dim=1)
 
 
+def image_summary_names(channels: int) -> list[str]:
+    """Return the names of the columns that `summarised` makes of images."""
+    return [f"{what} of channel {c}" for what in ("mean", "spread") for c in range(channels)]
+
+
 def _column(then: Array, now: Array, *, discrete: bool) -> tuple[float, float]:
-    """The statistic and the p-value of a column: of its values, and of how many there are."""
+    """Return the statistic and the p-value of a column, for its values and for its share of missing values."""
     p_values, statistics = [], []
-    gaps = [np.isnan(values) for values in (then, now)]
-    if any(gap.any() for gap in gaps):
-        statistic, p_value = _shares(gaps[0].astype(float), gaps[1].astype(float))
+    missing = [np.isnan(values) for values in (then, now)]
+    if any(each.any() for each in missing):
+        statistic, p_value = _shares(missing[0].astype(float), missing[1].astype(float))
         statistics.append(statistic)
         p_values.append(p_value)
-    then, now = then[~gaps[0]], now[~gaps[1]]
+    then, now = then[~missing[0]], now[~missing[1]]
     if len(then) and len(now):
         if discrete:
             statistic, p_value = _shares(then, now)
@@ -183,7 +270,7 @@ def _column(then: Array, now: Array, *, discrete: bool) -> tuple[float, float]:
 
 
 def _shares(then: Array, now: Array) -> tuple[float, float]:
-    """The largest difference of the shares of categories, and the p-value of their independence of when."""
+    """Return the largest difference of the shares of categories, and the p-value of equal shares."""
     kinds = np.unique(np.concatenate([then, now]))
     if len(kinds) < 2:
         return 0.0, 1.0

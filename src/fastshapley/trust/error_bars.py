@@ -1,10 +1,11 @@
-"""How far each value of an explainer may be off: a small network that learns it from rows that were held out."""
+"""Error bars: a small network that learns from held-out rows how far each value of an explainer may be off."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,78 +18,172 @@ from fastshapley.networks.mlp import ExplainerNetwork, Perceptron, TableEncoder
 from fastshapley.objective import normalize
 from fastshapley.training.loop import Task, Training, train
 from fastshapley.training.run import Run
+from fastshapley.trust import effort
+from fastshapley.trust.effort import Allowance
 from fastshapley.value_functions.protocol import ValueFunction, cost, total_values
 
-LEVEL = 0.9  # of the intervals that are made to hold
-_NORMAL = 1.6449  # half their width, in standard errors
-_LAYERS, _WIDTH = 2, 64
-_BATCH = 64  # rows in one forward pass of the explainer
-_LARGEST = 1e3  # times the usual variance, at most, and at least one by that
-_EVALUATIONS = 1_000_000  # of the game, to learn from, and as many to calibrate by
-_ROWS, _CALIBRATION = 2048, 512  # at most
-_FEWEST, _MIXED = 16, 256  # rows to learn anything from, and to which fewer are mixed
-_SECONDS = 60.0
-_CORRECTED = 4  # pairs a player, that intervals of corrected values are calibrated for,
-_DOUBT = 2.0  # by this factor at most
+LEVEL = 0.9  # The coverage of the intervals that error bars are calibrated for.
+HALF_WIDTH = 1.6449  # Half the width of such an interval, in standard errors.
+FEWEST_ROWS = 16  # Error bars are not learned from fewer rows, unless no more are held out.
+MIXED_ROWS = 256  # A table with fewer rows is extended to this number by mixing rows.
+FORWARD_ROWS = 64  # Rows in one forward pass of the explainer.
+CORRECTED_PAIRS = 4  # Pairs per player for which intervals of corrected values are calibrated.
+LARGEST_NOISE_FACTOR = 2.0  # The largest factor of the noise's standard deviation that calibration applies.
+HELD_OUT_EVERY = 5  # One row in this many selects the best epoch of the error network; the others train it.
+NOISE_WEIGHT = 0.1  # The weight of the likelihood of the noise, relative to that of the errors.
+LARGEST_RATIO = 1e3  # The error network's variances are at most this multiple of the usual one, or its inverse.
+_LAYERS, _WIDTH = 2, 64  # The hidden layers of the error network.
 
 
-def fit_errors(
+@dataclass(frozen=True)
+class ErrorBarRows:
+    """The rows that error bars are learned from and calibrated on.
+
+    Attributes
+    ----------
+    x : Rows
+        Encoded rows that the explainer was not trained on, to learn from.
+    x_calibration : Rows
+        Other such rows, to calibrate on.
+    discrete : sequence of bool
+        Which columns hold categories, as for `mix_rows`.
+    owner : sequence of int
+        The player of each column, as for `mix_rows`.
+    """
+
+    x: Rows
+    x_calibration: Rows
+    discrete: Sequence[bool]
+    owner: Sequence[int]
+
+
+def fit_error_bars(
     network: ExplainerNetwork,
     game: ValueFunction,
-    x: Rows,
-    x_calibration: Rows,
+    rows: ErrorBarRows,
     training: Training,
     run: Run,
-    *,
-    pace: float,
-    calls: float,
-    discrete: Sequence[bool],
-    owner: Sequence[int],
-    effort: float = 1.0,
-) -> Errors | None:
-    """Learn how far a trained network's values are off, from rows ``x`` that it was not trained on.
+    allowance: Allowance,
+) -> ErrorBars | None:
+    """Learn how far the values of a trained network are off.
 
-    Few rows of a table are mixed to more (``discrete`` and ``owner`` as for `mix_rows`): those that the network was
-    trained on were too. Intervals are calibrated on other rows, as they are. ``calls`` is how many rows the model,
-    or the surrogate, may be called with, and ``pace`` the seconds that one takes; None if that does not do.
-    ``effort`` is the share of the usual evaluations to make.
+    A table with few rows is extended by mixing rows, as the rows that the network was trained on were. Calibration
+    uses unmixed rows.
+
+    Parameters
+    ----------
+    network : ExplainerNetwork
+        The trained network.
+    game : ValueFunction
+        The game that it explains.
+    rows : ErrorBarRows
+        Rows that the network was not trained on.
+    training : Training
+        How the error network is trained.
+    run : Run
+        The seed and the checkpoint.
+    allowance : Allowance
+        The calls of the model and the seconds that may be spent. Half of the seconds are left to the training.
+
+    Returns
+    -------
+    ErrorBars or None
+        None if the game has one player, or the allowance does not suffice.
     """
     if game.players == 1:
         return None
-    seconds = min(effort * _SECONDS, run.clock.left() / 2) / 2
-    evaluations = int(min(effort * _EVALUATIONS, calls / 2 / cost(game), seconds / max(pace * cost(game), 1e-12)))
-    rows = min(_ROWS, len(x), evaluations // (2 * game.players))
-    if rows < min(_FEWEST, len(x)):
+    evaluations = _evaluations(game, allowance)
+    affordable = evaluations // (2 * game.players)  # Two evaluations per player and row are the least.
+    count = min(effort.ERROR_BAR_ROWS, len(rows.x), affordable)
+    if count < min(FEWEST_ROWS, len(rows.x)):
         return None
     generator = run.generator("errors")
     with run.isolated("error weights"):
-        errors = Errors(network)
-    x, x_calibration = x[:rows], x_calibration[: min(_CALIBRATION, rows)]
-    if x.ndim == 2 and (more := min(_MIXED, evaluations // (2 * game.players)) - len(x)) > 0:
-        x = torch.cat([x, mix_rows(x, more, discrete, generator, owner)])
-    calibrate = partial(errors.calibrate, generator=generator)
-    for some, learn in ((x, partial(errors.fit, training=training, run=run)), (x_calibration, calibrate)):
-        phi = explained(network, game, some)
-        learn(some, phi, residuals(game, some, phi, evaluations // (2 * len(some)), generator))
-    return errors
+        bars = ErrorBars(network)
+    x, x_calibration = rows.x[:count], rows.x_calibration[: min(effort.CALIBRATION_ROWS, count)]
+    if x.ndim == 2 and (more := min(MIXED_ROWS, affordable) - len(x)) > 0:
+        x = torch.cat([x, mix_rows(x, more, rows.discrete, generator, rows.owner)])
+    bars.fit(_assessed(network, game, x, evaluations, generator), training, run)
+    bars.calibrate(_assessed(network, game, x_calibration, evaluations, generator), generator)
+    return bars
 
 
-def explained(network: ExplainerNetwork, game: ValueFunction, x: Tensor) -> Tensor:
-    """The network's values, which sum to grand minus null, (n, players, outputs), float64."""
+def _evaluations(game: ValueFunction, allowance: Allowance) -> int:
+    """Return the number of evaluations to learn from; as many are left to calibrate by."""
+    seconds = min(allowance.share * effort.ERROR_BAR_SECONDS, allowance.seconds / 2) / 2
+    return int(
+        min(
+            allowance.share * effort.ERROR_BAR_EVALUATIONS,
+            allowance.calls / 2 / cost(game),
+            seconds / max(allowance.pace * cost(game), 1e-12),
+        )
+    )
+
+
+def normalized_values(network: ExplainerNetwork, game: ValueFunction, x: Tensor) -> Tensor:
+    """Return the network's values of rows, normalized to sum to grand minus null.
+
+    Parameters
+    ----------
+    network : ExplainerNetwork
+        The explainer's network.
+    game : ValueFunction
+        The game that it explains.
+    x : Tensor of shape (n, ...)
+        The encoded rows.
+
+    Returns
+    -------
+    Tensor of shape (n, players, outputs)
+        The values, float64.
+    """
     with torch.no_grad():
-        phi = torch.cat([network(part).double() for part in x.split(_BATCH)])
+        phi = torch.cat([network(part).double() for part in x.split(FORWARD_ROWS)])
     return normalize(phi, total_values(game, x))
 
 
-class ErrorNetwork(nn.Module):
-    """From an explainer's inputs and values to variances: of each value, and of what a pair leaves unexplained.
+@dataclass(frozen=True)
+class AssessedRows:
+    """Rows, an explainer's values for them, and what pairs of coalitions say about these values.
 
-    It starts as the mean over rows, by player, and learns in which rows an explainer is further off. Outputs that
-    mirror each other have the same.
+    Attributes
+    ----------
+    x : Tensor of shape (n, ...)
+        The encoded rows.
+    phi : Tensor of shape (n, players, outputs)
+        The explainer's values, which sum to grand minus null.
+    found : Residuals
+        The estimated errors of ``phi``.
+    """
+
+    x: Tensor
+    phi: Tensor
+    found: Residuals
+
+
+def _assessed(
+    network: ExplainerNetwork, game: ValueFunction, x: Tensor, evaluations: int, generator: torch.Generator
+) -> AssessedRows:
+    """Explain rows, and estimate the errors of the values with the given number of evaluations in total."""
+    phi = normalized_values(network, game, x)
+    return AssessedRows(x, phi, residuals(game, x, phi, evaluations // (2 * len(x)), generator))
+
+
+class ErrorNetwork(nn.Module):
+    """Predicts variances from an explainer's inputs and values: of each value, and of a pair's residual.
+
+    It starts as the mean over rows for each player, and learns in which rows an explainer is further off. Outputs
+    that mirror each other share their variances.
+
+    Parameters
+    ----------
+    inputs : int
+        The number of inputs of a table's encoder; 0 for images.
+    players, outputs : int
+        The number of players, and of outputs that do not mirror each other.
     """
 
     def __init__(self, inputs: int, players: int, outputs: int) -> None:
-        """``inputs`` of a table's encoder, 0 for images; ``outputs`` that differ."""
         super().__init__()
         self.players, self.outputs = players, outputs
         self.body = Perceptron(inputs + players * outputs, (players + 1) * outputs, _LAYERS, _WIDTH, "silu")
@@ -96,26 +191,46 @@ class ErrorNetwork(nn.Module):
             nn.init.zeros_(parameter)
         self.register_buffer("usual", torch.ones(players + 1, outputs))
         self.register_buffer("factor", torch.ones(()))
+        self.register_buffer("noise_scale", torch.ones(()))
         self.register_buffer("expected", torch.zeros((), dtype=torch.float64))
         self.register_buffer("profile", torch.ones(players // 2, dtype=torch.float64))
 
-    usual: Tensor
-    factor: Tensor
-    expected: Tensor  # the mean over rows of the variances of a row's values, together
-    profile: Tensor
+    usual: Tensor  # The mean variance of each player's values, and in the last row that of the noise.
+    factor: Tensor  # The calibrated factor of the values' standard errors.
+    noise_scale: Tensor  # The calibrated factor of the noise's variance.
+    expected: Tensor  # The mean over rows of the sum of a row's variances.
+    profile: Tensor  # The noise by coalition size: see `Residuals`.
 
     def forward(self, inputs: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
-        """Variances (n, players, outputs) and (n, outputs), in units of the values (n, players, outputs) given."""
+        """Return variances of values, (n, players, outputs), and of noise, (n, outputs).
+
+        They are in units of the given values ``phi`` (n, players, outputs).
+        """
         together = torch.cat([inputs, phi.flatten(1)], dim=1)
-        raw, most = self.body(together), math.log(_LARGEST)
-        usual = torch.cat([self.factor.square() * self.usual[:-1], self.usual[-1:]]).flatten()
-        found = usual * (most * torch.tanh(raw / most)).exp()
-        values, rest = found.split([self.players * self.outputs, self.outputs], dim=1)
-        return values.unflatten(1, (self.players, self.outputs)), rest
+        raw, most = self.body(together), math.log(LARGEST_RATIO)
+        scales = torch.cat([self.factor.square() * self.usual[:-1], self.noise_scale * self.usual[-1:]])
+        found = scales.flatten() * (most * torch.tanh(raw / most)).exp()
+        values, noise = found.split([self.players * self.outputs, self.outputs], dim=1)
+        return values.unflatten(1, (self.players, self.outputs)), noise
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights. In files without ``noise_scale``, which are older, ``usual`` contains that factor."""
+        return super().load_state_dict({"noise_scale": torch.ones(()), **state_dict}, strict, assign)
+
+    def reset_calibration(self) -> None:
+        """Return to the variances as they were learned."""
+        self.factor.fill_(1.0)
+        self.noise_scale.fill_(1.0)
 
 
-class Errors:
-    """An explainer's network with the `ErrorNetwork` that watches it; it works on encoded rows."""
+class ErrorBars:
+    """An explainer's network together with the `ErrorNetwork` that predicts its errors.
+
+    Parameters
+    ----------
+    network : ExplainerNetwork
+        The trained network. It is not changed.
+    """
 
     def __init__(self, network: ExplainerNetwork) -> None:
         inputs = len(network.encoder.columns) if isinstance(network.encoder, TableEncoder) else 0
@@ -124,113 +239,149 @@ class Errors:
         self.head = ErrorNetwork(inputs, network.players, outputs).to(network.scale.device)
 
     def __call__(self, x: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
-        """Variances of the values phi (n, players, outputs), and of a pair's rest, (n, outputs), float64."""
+        """Return the variances of values and of noise.
+
+        Parameters
+        ----------
+        x : Tensor of shape (n, ...)
+            The encoded rows.
+        phi : Tensor of shape (n, players, outputs)
+            The explainer's values for them.
+
+        Returns
+        -------
+        variance : Tensor of shape (n, players, outputs)
+            The variance of each value, float64.
+        noise : Tensor of shape (n, outputs)
+            The variance of what exact values leave unexplained of a pair, float64.
+        """
         with torch.no_grad():
             variance, noise = self.head(self.inputs(x), self.scaled(phi))
         unit = self.unit().double().square()
-        by_output = variance.double().transpose(1, 2) * unit[:, None]  # long axis last: see `ExplainerNetwork`
+        by_output = variance.double().transpose(1, 2) * unit[:, None]  # Long axis last: see `ExplainerNetwork`.
         return by_output.transpose(1, 2), noise.double() * unit
 
     def expected(self, x: Tensor, phi: Tensor) -> Tensor:
-        """The variances of a row's values together, the mean over rows."""
+        """Return the mean over rows of the sum of a row's variances."""
         return self(x, phi)[0].sum((1, 2)).mean()
 
     def inputs(self, x: Tensor) -> Tensor:
+        """Return the encoder's output for rows of a table; nothing for images, (n, 0)."""
         if isinstance(self.network.encoder, TableEncoder):
             made: Tensor = self.network.encoder(x)
             return made
         return x.new_zeros(x.shape[0], 0)
 
     def scaled(self, values: Tensor, power: int = 1) -> Tensor:
-        """Values, or errors, in units of the network's scale, or squares in those of its square; each once."""
+        """Return values in units of the network's scale to the given power, without outputs that are mirrored."""
         different = slice(-self.head.outputs, None)
         return (values[..., different] / self.unit()[different] ** power).float()
 
     def unit(self) -> Tensor:
-        """The network's scale, (outputs,); one, where it is zero for a network that was not trained."""
+        """Return the network's scale, (outputs,); 1 where it is 0, as in a network that was not trained."""
         return torch.where(self.network.scale > 0, self.network.scale, 1.0)
 
-    def fit(self, x: Tensor, phi: Tensor, found: Residuals, training: Training, run: Run) -> None:
-        """Learn from rows that the explainer was not trained on, and from what pairs say of its values there.
+    def fit(self, rows: AssessedRows, training: Training, run: Run) -> None:
+        """Learn from rows that the explainer was not trained on.
 
-        An estimated error has the variance of the error and that of the estimate: their sum is what its square is
-        held against, by the normal likelihood.
+        The square of an estimated error is compared with the sum of the error's variance and of the estimate's, by
+        the normal likelihood.
+
+        Parameters
+        ----------
+        rows : AssessedRows
+            The rows and the estimated errors of their values.
+        training : Training
+            How the network is trained.
+        run : Run
+            The seed and the checkpoint.
         """
+        x = rows.x
         with torch.no_grad():
-            inputs, values = self.inputs(x), self.scaled(phi)
-        error, spread, noise = self._targets(found)
+            inputs, values = self.inputs(x), self.scaled(rows.phi)
+        error, spread, noise = self._targets(rows.found)
         usual = self._usual(error, spread, noise)
+        self.head.reset_calibration()
         self.head.usual.copy_(usual)
-        self.head.profile.copy_(found.profile)
-        rows = torch.arange(len(x), device=x.device)
-        held = rows[rows % 5 == 0] if len(rows) >= 10 else rows
-        rest = rows[rows % 5 != 0] if len(rows) >= 10 else rows
+        self.head.profile.copy_(rows.found.profile)
+        every = torch.arange(len(x), device=x.device)
+        divided = len(every) >= 2 * HELD_OUT_EVERY
+        held_out = every[every % HELD_OUT_EVERY == 0] if divided else every
+        trained = every[every % HELD_OUT_EVERY != 0] if divided else every
 
         def likelihood(some: Tensor) -> Tensor:
-            variance, left = self.head(inputs[some], values[some])
+            variance, claimed_noise = self.head(inputs[some], values[some])
             total = variance + spread[some] + 1e-6 * usual[:-1]
             of_values = (total.log() + error[some].square() / total).mean()
-            return of_values + 0.1 * (left.log() + noise[some] / left).mean()
+            return of_values + NOISE_WEIGHT * (claimed_noise.log() + noise[some] / claimed_noise).mean()
 
         train(
             Task(
                 "errors",
                 self.head,
-                len(rest),
-                lambda batch, generator: likelihood(rest[batch]),
-                lambda: float(likelihood(held)),
+                len(trained),
+                lambda batch, generator: likelihood(trained[batch]),
+                lambda: float(likelihood(held_out)),
             ),
             training,
             run,
         )
 
-    def calibrate(self, x: Tensor, phi: Tensor, found: Residuals, generator: torch.Generator) -> None:
-        """Scale the variances so that intervals of `LEVEL` hold for that share of the values of these rows.
+    def calibrate(self, rows: AssessedRows, generator: torch.Generator) -> None:
+        """Scale the variances so that intervals hold for a share of `LEVEL` of the values of these rows.
 
-        Then the noise, so that they still do when values are corrected by some pairs, as they are drawn here.
+        First the variances of the values are scaled, then that of the noise, so that intervals still hold after
+        values have been corrected by some pairs. Such corrections are simulated here. An earlier calibration is
+        replaced.
+
+        Parameters
+        ----------
+        rows : AssessedRows
+            Rows that neither the explainer nor the error network was trained on.
+        generator : torch.Generator
+            Where the randomness of the simulated corrections comes from.
         """
-        self.head.factor.fill_(1.0)
-        error, spread, noise = self._targets(found)
+        x, phi = rows.x, rows.phi
+        self.head.reset_calibration()
+        error, spread, noise = self._targets(rows.found)
         with torch.no_grad():
-            variance, _ = self.head(self.inputs(x), self.scaled(phi))
+            variance, claimed_noise = self.head(self.inputs(x), self.scaled(phi))
 
         def holds(factor: float) -> Tensor:
-            return error.abs() <= _NORMAL * (factor**2 * variance + spread).sqrt()
+            return error.abs() <= HALF_WIDTH * (factor**2 * variance + spread).sqrt()
 
-        factor = _least(holds)
+        factor = _smallest_factor(holds)
         self.head.factor.fill_(factor)
         self.head.expected.copy_(self.expected(x, phi))
         variance = factor**2 * variance + 1e-12
-        with torch.no_grad():
-            claimed = self.head(self.inputs(x), self.scaled(phi))[1]
         players = self.network.players
-        sampling = sampling_variance(players, _CORRECTED * players, found.profile.tolist())
+        sampling = sampling_variance(players, CORRECTED_PAIRS * players, rows.found.profile.tolist())
         drawn = (sampling * noise)[:, None].sqrt() * torch.randn(error.shape, generator=generator, device=x.device)
 
-        def still_holds(factor: float) -> Tensor:
-            doubt = factor**2 * sampling * claimed[:, None]
-            weight = variance / (variance + doubt)
-            left = (1 - weight) * error - weight * drawn
-            return left.abs() <= _NORMAL * (weight * doubt + (1 - weight).square() * spread).sqrt()
+        def holds_corrected(factor: float) -> Tensor:
+            sampled = factor**2 * sampling * claimed_noise[:, None]
+            weight = variance / (variance + sampled)
+            remaining = (1 - weight) * error - weight * drawn
+            return remaining.abs() <= HALF_WIDTH * (weight * sampled + (1 - weight).square() * spread).sqrt()
 
         if sampling > 0:
-            self.head.usual[-1] *= min(max(1.0, _least(still_holds)), _DOUBT) ** 2
+            self.head.noise_scale.fill_(min(max(1.0, _smallest_factor(holds_corrected)), LARGEST_NOISE_FACTOR) ** 2)
 
     def _targets(self, found: Residuals) -> tuple[Tensor, Tensor, Tensor]:
-        """Errors, the variance of their estimates, and noise, in units of the network's scale."""
+        """Return errors, the variances of their estimates, and noise, in units of the network's scale."""
         return self.scaled(found.error), self.scaled(found.variance, 2), self.scaled(found.noise, 2)
 
     @staticmethod
     def _usual(error: Tensor, spread: Tensor, noise: Tensor) -> Tensor:
-        """The mean variances by player, (players + 1, outputs), none below a hundredth of the mean of all."""
+        """Return the mean variances by player, (players + 1, outputs), none below a hundredth of their mean."""
         by_player = (error.square() - spread).mean(0)
         mean = by_player.mean(0).clamp(min=1e-3 * float((error.square()).mean()) + 1e-12)
         return torch.cat([by_player.maximum(1e-2 * mean), noise.mean(0, keepdim=True).clamp(min=1e-12)])
 
 
-def _least(holds: Callable[[float], Tensor]) -> float:
-    """The least factor with which intervals hold for a share of `LEVEL`."""
-    low, high = -7.0, 7.0  # its logarithm
+def _smallest_factor(holds: Callable[[float], Tensor]) -> float:
+    """Return the smallest factor with which intervals hold for a share of `LEVEL`, by bisection."""
+    low, high = -7.0, 7.0  # Bounds of its logarithm.
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (low, middle) if holds(math.exp(middle)).double().mean() >= LEVEL else (middle, high)

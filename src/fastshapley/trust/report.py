@@ -1,67 +1,65 @@
-"""The report: an explainer's measured distance to the Shapley values of its own game."""
+"""The report: the distance of an explainer's values to the Shapley values of its own game."""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fastshapley import metrics
-from fastshapley.coalitions import subsets
-from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.estimators import Estimate, exact
-from fastshapley.estimators.exact import MAX_PLAYERS
-from fastshapley.estimators.residuals import residuals
-from fastshapley.fit.budget import Budget
-from fastshapley.metrics import r2
-from fastshapley.networks.mlp import ExplainerNetwork
-from fastshapley.objective import normalize
-from fastshapley.training.run import Run
-from fastshapley.trust.error_bars import Errors, explained
-from fastshapley.value_functions.protocol import BaseGame, ValueFunction, apply_link, cost, evaluate, null_values
-from fastshapley.value_functions.removal import Removal
-from fastshapley.value_functions.surrogate import Surrogate
+from fastshapley.estimators import Estimate
 
-logger = logging.getLogger(__name__)
-
-ROWS = 512  # at most
-_EVALUATIONS = 2_000_000  # of the user's model or of the surrogate, spent on the truth
-_WORK = 60_000_000  # evaluations times players: drawing and solving take their time too
-_FEWEST = 32  # rows whose exact values are worth more than estimates of all
-_SECONDS = 30.0
-_POOR = 0.1  # relative squared error, above which there is a warning
-_SIGNS, _FIDELITY, _ENOUGH = 0.9, 0.9, 20  # right signs, R2 and rows, below which there is one
+POOR_ERROR = 0.1  # A larger relative squared error is worth a warning.
+POOR_SIGNS = 0.9  # A smaller share of correct signs is worth a warning.
+POOR_FIDELITY = 0.9  # A smaller R2 of the surrogate is worth a warning.
+FEW_ROWS = 20  # Fewer rows are worth a warning.
+LABEL_WIDTH = 37  # The width of the column of labels; the longest one has 37 characters.
 
 
 @dataclass(frozen=True)
 class Report:
-    """Distances on held-out rows, which training did not see in any way; ``str(report)`` is a table.
+    """Distances on rows that were held out from training. ``str(report)`` is a table.
 
-    mean_squared_error: of a row, over players and outputs together, with half its 95 % interval. The truth's own
-        error is taken off, so that it is right on average however rough the truth is.
-    relative_squared_error: that as a share of the squared values.
-    l1, l2: mean distances, with half the 95 % interval of l2.
-    cosine: mean cosine between a row's values and the truth.
-    sign_agreement: share of the values above 5 % of the row's largest that have the right sign; expected, by their
-        standard errors, where the truth is not exact and these are known.
-    truth: how the true values were found; truth_error: the mean l2 error that remains in them.
-    held_out: False where there were too few rows to hold any out.
-    fidelity: R2 of the game's output for whole rows to the user's model: what a surrogate loses; None if there is
-        no model.
-    fidelity_by_size: the same of rows of which a share is known, from none to all: what they tell of the output.
-    surrogate_error: how far, about, exact values of the surrogate's game are from those of the model, as a mean
-        squared error: what its outputs are off by, squared, which is that if players' errors are unrelated.
-    sampling_error: the mean squared error of the truth, from coalitions drawn at random; it is not in
-        mean_squared_error, which is by the network alone.
+    Attributes
+    ----------
+    rows : int
+        The number of rows.
+    truth : str
+        How the true values were found.
+    truth_error : float
+        The mean l2 error that remains in them.
+    l1, l2 : float
+        Mean distances of a row, over players and outputs together.
+    l2_interval : float
+        Half the 95 % interval of ``l2``.
+    relative_squared_error : float
+        The mean squared error as a share of the squared values.
+    cosine : float
+        The mean cosine between a row's values and the true ones.
+    sign_agreement : float
+        The share of values above 5 % of the row's largest one that have the correct sign. If the true values are
+        not exact and error bars are known, it is the share expected by the error bars.
+    fidelity : float or None
+        R2 of the game's output to the model's for whole rows: what a surrogate loses; None without a model.
+    held_out : bool
+        False if there were too few rows to hold any out.
+    mean_squared_error : float
+        The mean squared error of a row, over players and outputs together. The error of the true values is
+        subtracted, so it is unbiased even if these are imprecise.
+    mean_squared_error_interval : float
+        Half its 95 % interval.
+    fidelity_by_size : dict or None
+        The fidelity by the share of players that are known, from none to all.
+    surrogate_error : float or None
+        The mean squared distance of the surrogate's outputs to the model's. This is approximately the mean squared
+        error of the exact values of the surrogate's game; it equals it if errors of players are unrelated.
+    sampling_error : float
+        The mean squared error of the true values, from random coalitions. ``mean_squared_error`` does not contain
+        it.
     """
 
     rows: int
@@ -82,69 +80,71 @@ class Report:
     sampling_error: float = 0.0
 
     def lines(self) -> dict[str, str]:
-        """What is measured, in words."""
+        """Return the lines of the table, by label."""
         about = f" (l2 error about {self.truth_error:.2g})" if self.truth_error > 0 else ""
         several = self.rows > 1
         found = {
             "truth": self.truth + about,
             "mean squared error": f"{self.mean_squared_error:.3g}"
             + (f" +- {self.mean_squared_error_interval:.1g}" if several else ""),
-            **{f"  {part}": text for part, text in self._besides().items()},
+            **self._other_errors(),
             "relative squared error": f"{self.relative_squared_error:.4f}",
             "l2 distance": f"{self.l2:.4g}" + (f" +- {self.l2_interval:.2g}" if several else ""),
             "l1 distance": f"{self.l1:.4g}",
             "cosine": f"{self.cosine:.4f}",
-            "right sign, large values": f"{100 * self.sign_agreement:.1f} %",
+            "correct sign, large values": f"{100 * self.sign_agreement:.1f} %",
         }
         if self.fidelity is not None:
-            found["game's output to model's, R2"] = f"{self.fidelity:.4f}"
+            found["surrogate fidelity (R2)"] = f"{self.fidelity:.4f}"
         if self.fidelity_by_size is not None:
             found["  by share of players known"] = ", ".join(
                 f"{share} {value:.2f}" for share, value in self.fidelity_by_size.items()
             )
         return {name: "-" if "nan" in text else text for name, text in found.items()}
 
-    def _besides(self) -> dict[str, str]:
-        """The parts of the error to the model's values that are not the network's."""
+    def _other_errors(self) -> dict[str, str]:
+        """Return the errors that are not the network's, by label."""
         found = {}
         if self.surrogate_error:
-            found["and by the surrogate, about"] = f"{self.surrogate_error:.3g}"
+            found["  surrogate error (approximate)"] = f"{self.surrogate_error:.3g}"
         if self.sampling_error:
-            found["by sampling, taken off"] = f"{self.sampling_error:.3g}"
+            found["  sampling noise (already subtracted)"] = f"{self.sampling_error:.3g}"
         return found
 
     def warnings(self) -> list[str]:
-        """Why the values should not be trusted as they are, and what to do; empty for an explainer that is fine."""
+        """Return why the values should not be trusted as they are, and what to do; empty if they are fine."""
         found = []
         if not self.held_out:
             found.append(
-                "This was measured on rows that were trained on: values of new rows are further off. Fit with more "
-                "rows, or pass X_val."
+                "The errors were measured on rows that were used for training, so errors on new rows are larger. "
+                "Fit with more rows, or pass X_val."
             )
-        elif self.rows < _ENOUGH:
+        elif self.rows < FEW_ROWS:
             found.append(
-                f"This was measured on {self.rows} rows, which is little to go by. Fit with more, or pass X_val."
+                f"The errors were measured on only {self.rows} rows, so they are uncertain. Fit with more rows, or "
+                "pass X_val."
             )
-        if self.relative_squared_error > _POOR:
+        if self.relative_squared_error > POOR_ERROR:
             found.append(
-                f"Values are off by {100 * math.sqrt(self.relative_squared_error):.0f} % of their size: trust the "
-                "largest of a row at most. Train on more rows, or correct them with budget= or tol=."
+                f"The typical error is {100 * math.sqrt(self.relative_squared_error):.0f} % of the size of the "
+                "values: trust only the largest values of a row. Fit with more rows, or correct values with "
+                "budget= or tol=."
             )
-        if self.sign_agreement < _SIGNS:
+        if self.sign_agreement < POOR_SIGNS:
             found.append(
-                f"{100 - 100 * self.sign_agreement:.0f} % of the large values have the wrong sign. Train on more "
-                "rows, or correct them with budget= or tol=."
+                f"{100 - 100 * self.sign_agreement:.0f} % of the large values have the wrong sign. Fit with more "
+                "rows, or correct values with budget= or tol=."
             )
-        if self.fidelity is not None and self.fidelity < _FIDELITY:
+        if self.fidelity is not None and self.fidelity < POOR_FIDELITY:
             found.append(
-                f"The surrogate accounts for {100 * max(0.0, self.fidelity):.0f} % of the variance of the model's "
-                "outputs: these values explain another model. Train it on more rows, or use "
+                f"The surrogate explains only {100 * max(0.0, self.fidelity):.0f} % of the variance of the model's "
+                "outputs, so these values do not describe the model well. Fit with more rows, or use "
                 "value_function='marginal'."
             )
         return found
 
     def __str__(self) -> str:
-        rows = [f"  {name:30s} {text}" for name, text in self.lines().items()]
+        rows = [f"  {name:{LABEL_WIDTH}s} {text}" for name, text in self.lines().items()]
         return "\n".join([self._title(), *rows, *(f"! {text}" for text in self.warnings())])
 
     def _repr_html_(self) -> str:
@@ -160,71 +160,8 @@ class Report:
         return f"Distance to the Shapley values on {self.rows} {'held-out' if self.held_out else 'training'} rows"
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain JSON values."""
+        """Return the report as plain JSON values."""
         return asdict(self)
-
-
-def measure_network(
-    network: ExplainerNetwork,
-    game: ValueFunction,
-    model: ModelFunction | None,
-    x: Tensor,
-    run: Run,
-    pace: float,
-    budget: Budget,
-    errors: Errors | None = None,
-    *,
-    normalized: bool,
-    held_out: bool,
-) -> tuple[Report | None, Tensor]:
-    """The report on an explainer's network for the rows ``x``, or for as many as can be afforded.
-
-    ``pace`` is the seconds that a row takes which the model, or the surrogate, is called with. With it comes how
-    far the game's outputs are from the model's for these rows, (n,); empty where that was not measured.
-    """
-    nothing = torch.zeros(0, dtype=torch.float64)
-    calls, seconds = budget.for_report(game), run.clock.left()
-    explain = partial(explained, network, game)
-    found = true_values(explain, game, x, run.generator("report"), calls=calls, pace=pace, seconds=seconds)
-    if found is None:
-        logger.warning("no report: time_budget or evaluation_budget leaves nothing to measure the error with")
-        return None, nothing
-    rows, truth, how = found
-    total = torch.from_numpy(truth.values.sum(1)).to(x.device)  # the estimates sum to grand minus null
-    with torch.no_grad():
-        raw: Tensor = network(rows).double()
-    phi = normalize(raw, total)
-    stderr = None if errors is None or not truth.stderr.any() else errors(rows, phi)[0].sqrt().cpu().numpy()
-    if not normalized and game.players > 1:
-        phi = raw
-    report = measure(phi.cpu().numpy(), truth, how, stderr=stderr, held_out=held_out)
-    if isinstance(game, Removal) and game.model_ is model:
-        return replace(report, fidelity=1.0, surrogate_error=0.0), nothing  # the game is the model
-    some = int(min(budget.left(), len(rows)))
-    if model is None or model.outputs != game.outputs or not some:
-        return report, nothing
-    grand = (total + null_values(game, rows))[:some]
-    y = apply_link(game.link if isinstance(game, BaseGame) else "identity", model(rows[:some])).to(grand)
-    gaps = (grand - y).square().sum(1)
-    report = replace(
-        report,
-        fidelity=r2(grand.cpu().numpy(), y.cpu().numpy()),
-        fidelity_by_size=_by_size(game, rows[:some], y, run) if isinstance(game, Surrogate) else None,
-        surrogate_error=float(gaps.mean()),
-    )
-    return report, gaps.sqrt()
-
-
-def _by_size(game: ValueFunction, x: Tensor, y: Tensor, run: Run) -> dict[str, float]:
-    """R2 of the game's output to the model's, (n, outputs), where some share of the players is known."""
-    generator = run.generator("fidelity")
-    found = {}
-    for quarter in range(5):
-        size = round(game.players * quarter / 4)
-        s = subsets(torch.full((len(x), 1), size, device=x.device), game.players, generator)
-        v = evaluate(game, x, s)[:, 0]
-        found[f"{25 * quarter} %"] = r2(v.cpu().numpy(), y.cpu().numpy())
-    return found
 
 
 def measure(
@@ -236,9 +173,27 @@ def measure(
     fidelity: float | None = None,
     held_out: bool = True,
 ) -> Report:
-    """The report for ``values`` (n, players, outputs) held against an estimate of the same rows.
+    """Compare values with an estimate of the true values of the same rows.
 
-    ``stderr`` are the values' own standard errors, for the share of right signs, where the truth has none to count.
+    Parameters
+    ----------
+    values : ndarray of shape (n, players, outputs)
+        The values to assess.
+    truth : Estimate
+        The true values, and their standard errors.
+    how : str
+        How the true values were found.
+    stderr : ndarray of shape (n, players, outputs) or None
+        The standard errors of ``values``. If given, the share of correct signs is the one expected by them.
+    fidelity : float or None
+        R2 of the game's output to the model's.
+    held_out : bool, default=True
+        Whether the rows were held out from training.
+
+    Returns
+    -------
+    Report
+        The distances.
     """
     cosines = metrics.cosine(values, truth.values)
     l2 = metrics.l2(values, truth.values)
@@ -262,37 +217,3 @@ def measure(
         mean_squared_error_interval=metrics.interval(squared),
         sampling_error=float(noise.mean()),
     )
-
-
-def true_values(
-    explain: Callable[[Tensor], Tensor],
-    value_function: ValueFunction,
-    x: Tensor,
-    generator: torch.Generator,
-    *,
-    calls: float,
-    pace: float,
-    seconds: float,
-) -> tuple[Tensor, Estimate, str] | None:
-    """Some of the rows ``x``, their Shapley values as well as can be afforded, and how these were found.
-
-    They are exact, or those of ``explain``, from rows to (n, players, outputs) that sum to grand minus null, with
-    what pairs of coalitions say is missing. ``calls`` is how many rows the model may be called with, ``pace`` the
-    seconds that a row takes, and ``seconds`` how many there are. None if that does not do for one row.
-    """
-    players = value_function.players
-    calls = min(_EVALUATIONS, calls, min(_SECONDS, seconds) / max(pace, 1e-9))
-    evaluations = int(min(calls // cost(value_function), _WORK // players))
-    if evaluations < min(8 * players + 2, 1 << players):
-        return None
-    fewest = _FEWEST if 1 << players > 32 * players else 1  # of few players all coalitions are the cheapest truth
-    if players <= MAX_PLAYERS and (rows := min(len(x), evaluations >> players)) >= min(len(x), fewest):
-        return x[:rows], exact(value_function, x[:rows]), f"exact, all {1 << players} coalitions"
-    x = x[: max(1, evaluations // (32 * players))]
-    pairs = max(min(evaluations // len(x), 1024 * players), 8 * players + 2) // 2 - 1
-    phi = explain(x)
-    found = residuals(value_function, x, phi, pairs, generator)
-    values = (phi + found.error).cpu().numpy()
-    spent, done = np.full(len(x), 2 * pairs + 2), np.zeros(len(x), dtype=np.bool_)
-    truth = Estimate(values, found.variance.sqrt().cpu().numpy(), spent, done)
-    return x, truth, f"right on average, {pairs} pairs of coalitions a row"

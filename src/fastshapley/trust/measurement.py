@@ -1,0 +1,243 @@
+"""The measurement behind the report: the network's values against true ones, and the game against the model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastshapley.coalitions import subsets
+from fastshapley.data.model_adapter import ModelFunction
+from fastshapley.estimators import Estimate, exact
+from fastshapley.estimators.exact import MAX_PLAYERS
+from fastshapley.estimators.residuals import residuals
+from fastshapley.metrics import r2
+from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.objective import normalize
+from fastshapley.training.run import Run
+from fastshapley.trust import effort
+from fastshapley.trust.effort import Allowance
+from fastshapley.trust.error_bars import ErrorBars, normalized_values
+from fastshapley.trust.report import Report, measure
+from fastshapley.value_functions.protocol import BaseGame, ValueFunction, apply_link, cost, evaluate, null_values
+from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions.surrogate import Surrogate
+
+logger = logging.getLogger(__name__)
+
+EVALUATIONS_TIMES_PLAYERS = 60_000_000  # A limit of the work of drawing coalitions and solving for values.
+EXACT_ROWS = 32  # Exact values are preferred to estimates if at least this many rows can have them.
+FEW_COALITIONS = 32  # With at most this many coalitions per player, exact values are the cheapest for any rows.
+ROW_EVALUATIONS = 32  # Estimates take fewer rows rather than fewer evaluations per player than this.
+LARGEST_ROW_EVALUATIONS = 1024  # More evaluations per player would make estimates only slightly better.
+SMALLEST_ROW_EVALUATIONS = 8  # Fewer evaluations per player give no usable estimate of one row.
+FIDELITY_STEPS = 4  # The fidelity is measured with 0, 1/4, ..., 4/4 of the players known.
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """What a report is about.
+
+    Attributes
+    ----------
+    network : ExplainerNetwork
+        The explainer's network.
+    game : ValueFunction
+        The game that it explains.
+    model : ModelFunction or None
+        The user's model, which the game is compared with.
+    error_bars : ErrorBars or None
+        The network's error bars, for the expected share of correct signs.
+    normalized : bool
+        Whether the explainer's values are normalized to sum to grand minus null.
+    held_out : bool
+        Whether the rows were held out from the training.
+    """
+
+    network: ExplainerNetwork
+    game: ValueFunction
+    model: ModelFunction | None = None
+    error_bars: ErrorBars | None = None
+    normalized: bool = True
+    held_out: bool = True
+
+
+@dataclass(frozen=True)
+class Truth:
+    """True values of some rows.
+
+    Attributes
+    ----------
+    rows : Tensor of shape (n, ...)
+        The encoded rows.
+    estimate : Estimate
+        Their Shapley values, exact or unbiased.
+    description : str
+        How the values were found.
+    """
+
+    rows: Tensor
+    estimate: Estimate
+    description: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The result of `measure_network`.
+
+    Attributes
+    ----------
+    report : Report or None
+        The report; None if the allowance does not suffice for one row.
+    model_distances : Tensor of shape (n,)
+        The distances of the game's outputs to the model's; empty where they were not measured.
+    """
+
+    report: Report | None
+    model_distances: Tensor
+
+
+def measure_network(
+    measured: MeasuredNetwork, x: Tensor, run: Run, allowance: Allowance, model_calls: float
+) -> Measurement:
+    """Measure the distance of an explainer's values to the Shapley values, and of the game to the model.
+
+    Parameters
+    ----------
+    measured : MeasuredNetwork
+        The network, the game and the model.
+    x : Tensor of shape (n, ...)
+        Encoded rows; fewer are used if the allowance does not suffice for all.
+    run : Run
+        The seed.
+    allowance : Allowance
+        What may be spent on the true values.
+    model_calls : float
+        The number of rows that the model may be called with in total, those of the true values included.
+
+    Returns
+    -------
+    Measurement
+        The report, and the distances of the game's outputs to the model's.
+    """
+    nothing = torch.zeros(0, dtype=torch.float64)
+    game, model = measured.game, measured.model
+    before = _model_evaluations(game)
+    truth = true_values(
+        partial(normalized_values, measured.network, game), game, x, run.generator("report"), allowance
+    )
+    if truth is None:
+        logger.warning(
+            "There is no report: time_budget or evaluation_budget leaves nothing to measure errors with."
+        )
+        return Measurement(None, nothing)
+    report = _distances(measured, truth)
+    if isinstance(game, Removal) and game.model_ is model:  # The game's outputs are the model's.
+        return Measurement(replace(report, fidelity=1.0, surrogate_error=0.0), nothing)
+    calls = max(0.0, model_calls - (_model_evaluations(game) - before))
+    some = int(min(calls, len(truth.rows)))
+    if model is None or model.outputs != game.outputs or not some:
+        return Measurement(report, nothing)
+    grand = (_totals(truth, x.device) + null_values(game, truth.rows))[:some]
+    rows = truth.rows[:some]
+    y = apply_link(game.link if isinstance(game, BaseGame) else "identity", model(rows)).to(grand)
+    squared_distances = (grand - y).square().sum(1)
+    report = replace(
+        report,
+        fidelity=r2(grand.cpu().numpy(), y.cpu().numpy()),
+        fidelity_by_size=_fidelity_by_size(game, rows, y, run) if isinstance(game, Surrogate) else None,
+        surrogate_error=float(squared_distances.mean()),
+    )
+    return Measurement(report, squared_distances.sqrt())
+
+
+def true_values(
+    explain: Callable[[Tensor], Tensor],
+    value_function: ValueFunction,
+    x: Tensor,
+    generator: torch.Generator,
+    allowance: Allowance,
+) -> Truth | None:
+    """Return some rows with their Shapley values, as precise as the allowance permits.
+
+    The values are exact, or they are those of ``explain`` corrected by an unbiased estimate of their errors.
+
+    Parameters
+    ----------
+    explain : callable
+        Returns values (n, players, outputs), which sum to grand minus null, for encoded rows.
+    value_function : ValueFunction
+        The game.
+    x : Tensor of shape (n, ...)
+        The encoded rows.
+    generator : torch.Generator
+        Where the randomness comes from.
+    allowance : Allowance
+        The calls of the model and the seconds that may be spent.
+
+    Returns
+    -------
+    Truth or None
+        None if the allowance does not suffice for one row.
+    """
+    players = value_function.players
+    calls = min(
+        allowance.share * effort.REPORT_EVALUATIONS,
+        allowance.calls,
+        min(allowance.share * effort.REPORT_SECONDS, allowance.seconds) / max(allowance.pace, 1e-9),
+    )
+    evaluations = int(min(calls // cost(value_function), EVALUATIONS_TIMES_PLAYERS // players))
+    smallest = SMALLEST_ROW_EVALUATIONS * players + 2
+    if evaluations < min(smallest, 1 << players):
+        return None
+    fewest = EXACT_ROWS if 1 << players > FEW_COALITIONS * players else 1
+    if players <= MAX_PLAYERS and (rows := min(len(x), evaluations >> players)) >= min(len(x), fewest):
+        return Truth(x[:rows], exact(value_function, x[:rows]), f"exact, all {1 << players} coalitions")
+    x = x[: max(1, evaluations // (ROW_EVALUATIONS * players))]
+    pairs = max(min(evaluations // len(x), LARGEST_ROW_EVALUATIONS * players), smallest) // 2 - 1
+    phi = explain(x)
+    found = residuals(value_function, x, phi, pairs, generator)
+    values = (phi + found.error).cpu().numpy()
+    spent, converged = np.full(len(x), 2 * pairs + 2), np.zeros(len(x), dtype=np.bool_)
+    estimate = Estimate(values, found.variance.sqrt().cpu().numpy(), spent, converged)
+    return Truth(x, estimate, f"unbiased estimate from {pairs} coalition pairs per row")
+
+
+def _totals(truth: Truth, device: torch.device) -> Tensor:
+    """Return grand minus null, (n, outputs), which true values sum to."""
+    return torch.from_numpy(truth.estimate.values.sum(1)).to(device)
+
+
+def _distances(measured: MeasuredNetwork, truth: Truth) -> Report:
+    """Return the report on the network's values alone."""
+    with torch.no_grad():
+        raw: Tensor = measured.network(truth.rows).double()
+    phi = normalize(raw, _totals(truth, truth.rows.device))
+    stderr = None
+    if measured.error_bars is not None and truth.estimate.stderr.any():
+        stderr = measured.error_bars(truth.rows, phi)[0].sqrt().cpu().numpy()
+    if not measured.normalized and measured.game.players > 1:
+        phi = raw
+    return measure(phi.cpu().numpy(), truth.estimate, truth.description, stderr=stderr, held_out=measured.held_out)
+
+
+def _fidelity_by_size(game: ValueFunction, x: Tensor, y: Tensor, run: Run) -> dict[str, float]:
+    """Return the R2 of the game's output to the model's, (n, outputs), by the share of players that are known."""
+    generator = run.generator("fidelity")
+    found = {}
+    for step in range(FIDELITY_STEPS + 1):
+        size = round(game.players * step / FIDELITY_STEPS)
+        s = subsets(torch.full((len(x), 1), size, device=x.device), game.players, generator)
+        v = evaluate(game, x, s)[:, 0]
+        found[f"{100 // FIDELITY_STEPS * step} %"] = r2(v.cpu().numpy(), y.cpu().numpy())
+    return found
+
+
+def _model_evaluations(game: ValueFunction) -> int:
+    """Return the number of rows that the game's own model has been called with so far."""
+    return game.model_.evaluations if isinstance(game, Removal) and game.model_ is not None else 0
