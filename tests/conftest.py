@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from download_server import Server
 from problems import QUICK, explainer, people, people_model
 
 from fastshapley import FastSHAP, Training
@@ -119,3 +120,24 @@ def opened(browser: object) -> Iterator[object]:
     windows = Windows(browser)
     yield windows
     windows.close()
+
+
+# Fixtures of the tests of downloads.
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Serve files on a port of this machine."""
+    server = Server()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the test's own folder the home folder, with no data and an empty cache."""
+    monkeypatch.delenv("FASTSHAPLEY_DATA", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
