@@ -122,7 +122,7 @@ def opened(browser: object) -> Iterator[object]:
     windows.close()
 
 
-# -- downloads
+# Fixtures of the tests of downloads.
 
 
 @pytest.fixture
