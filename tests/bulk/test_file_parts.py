@@ -22,14 +22,16 @@ pa = pytest.importorskip("pyarrow", reason="needs the bulk extra")
 import pyarrow.csv  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from fastshapley.bulk import file_parts as module  # noqa: E402
-from fastshapley.bulk.file_parts import Files, Part, Text, find_files, find_parts, locate, read_part  # noqa: E402
+from fastshapley.bulk import csv_files  # noqa: E402
+from fastshapley.bulk.csv_files import CsvColumns  # noqa: E402
+from fastshapley.bulk.file_parts import Part, find_parts, read_part  # noqa: E402
+from fastshapley.bulk.file_search import Files, find_files, locate  # noqa: E402
 
 COLUMNS = ["a", "b"]
-TEXT = Text(dict.fromkeys(COLUMNS, pa.string()), dict.fromkeys(COLUMNS, ("",)))
+TEXT = CsvColumns(dict.fromkeys(COLUMNS, pa.string()), dict.fromkeys(COLUMNS, ("",)))
 
 
-def rows_of(files: Files, parts: list[Part], columns: list[str] = COLUMNS, text: Text = TEXT) -> list[Any]:
+def rows_of(files: Files, parts: list[Part], columns: list[str] = COLUMNS, text: CsvColumns = TEXT) -> list[Any]:
     return [
         tuple(row[name] for name in columns)
         for part in parts
@@ -51,7 +53,7 @@ def as_text(rows: list[Any]) -> list[tuple[str, ...]]:
 @pytest.fixture(params=[1 << 22, 7, 1], ids=["a chunk", "chunks of 7 bytes", "chunks of one"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of the tests are small: they are looked at in chunks that are too."""
-    monkeypatch.setattr(module, "_SCAN", request.param)
+    monkeypatch.setattr(csv_files, "SCAN_BYTES", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,7 @@ def test_any_bytes_are_read_as_pyarrow_reads_the_whole_file(folder: Path, pieces
     data = "a\n" + "".join(pieces)
     path = folder / "odd.csv"
     path.write_bytes(data.encode())
-    text = Text({"a": pa.string()}, {"a": ("",)})
+    text = CsvColumns({"a": pa.string()}, {"a": ("",)})
     try:
         with pyarrow.csv.open_csv(
             io.BytesIO(data.encode()),
@@ -161,7 +163,7 @@ def test_the_line_with_names_may_have_lines(tmp_path: Path) -> None:
     assert files.schemas[0].names == columns
     found = find_parts(files, 1)
     assert len(found) == 2
-    assert rows_of(files, found, columns, Text({})) == [(1, 2), (3, 4)]
+    assert rows_of(files, found, columns, CsvColumns({})) == [(1, 2), (3, 4)]
 
 
 @pytest.mark.usefixtures("chunks")
@@ -180,7 +182,7 @@ def test_a_gap_is_what_pandas_takes_for_one_unless_it_is_a_word_of_the_column(tm
     path.write_text("a,b,c\nNA,NA,NA\n,,\nNaN,None,7\n<NA>,x,null\n")
     files = find_files(path)
     gaps = {"a": ("", "NaN", "<NA>")}
-    text = Text({"a": pa.string(), "b": pa.string(), "c": pa.float64()}, gaps)
+    text = CsvColumns({"a": pa.string(), "b": pa.string(), "c": pa.float64()}, gaps)
     expected = [("NA", None, None), (None, None, None), (None, None, 7.0), (None, "x", None)]
     assert rows_of(files, find_parts(files, 1), ["a", "b", "c"], text) == expected
 
@@ -308,7 +310,7 @@ def test_names_in_capitals_and_files_that_are_left_out(tmp_path: Path, caplog: p
     files = find_files(tmp_path)
     assert rows_of(files, find_parts(files, 10)) == [("1", "1"), ("2", "2"), ("3", "3")]
     (told,) = caplog.messages
-    assert told.startswith(f"1 files in {tmp_path} are left out")
+    assert told.startswith(f"skipping 1 files in {tmp_path} whose names do not end in")
     assert "notes.txt" in told
 
 
@@ -366,7 +368,7 @@ def test_where_there_is_no_file_the_place_is_named(tree: Path, name: str) -> Non
 
 
 def test_other_kinds_of_files_and_of_sources(tree: Path) -> None:
-    with pytest.raises(InputError, match=r"notes\.txt is not named as one of"):
+    with pytest.raises(InputError, match=r"notes\.txt is not a supported file: its name must end in"):
         find_files(tree / "notes.txt")
     for nothing in (list[str](), tuple[str, ...]()):
         with pytest.raises(InputError, match="source is empty"):
@@ -378,7 +380,7 @@ def test_other_kinds_of_files_and_of_sources(tree: Path) -> None:
 
 @pytest.mark.parametrize("place", ["https://example.org/a.csv", "nowhere://a", "file://relative/a.csv"])
 def test_an_address_that_pyarrow_does_not_know(place: str) -> None:
-    with pytest.raises(InputError, match=f"{place} is no place that pyarrow knows"):
+    with pytest.raises(InputError, match=f"{place} is not a URI that pyarrow can open"):
         locate(place)
 
 
@@ -413,7 +415,7 @@ def test_a_glob_says_what_it_leaves_out(tmp_path: Path, caplog: pytest.LogCaptur
     for name in ("rows.csv", "notes.txt"):
         (tmp_path / name).write_text("a\n1\n")
     assert [Path(path).name for path in find_files(f"{tmp_path}/*").paths] == ["rows.csv"]
-    assert "1 files in" in caplog.text
+    assert "skipping 1 files in" in caplog.text
     assert "notes.txt" in caplog.text
 
 
@@ -421,7 +423,7 @@ def test_booleans_as_pandas_writes_those_with_gaps(tmp_path: Path) -> None:
     pd.DataFrame({"b": [True, None, False]}).astype(float).to_csv(tmp_path / "rows.csv", index=False)
     files = find_files(tmp_path)
     (part,) = find_parts(files, 10)
-    (batch,) = read_part(files.system, part, ["b"], Text({"b": pa.bool_()}), 10)
+    (batch,) = read_part(files.system, part, ["b"], CsvColumns({"b": pa.bool_()}), 10)
     assert batch["b"].to_pylist() == [True, None, False]
 
 
@@ -482,5 +484,5 @@ def test_files_and_globs_elsewhere(memory: Any) -> None:
     files = find_files(place)
     rows = [row for name in ("a.csv", "b.csv", "deep/c.csv") for row in ((name, "2"), ("x", None))]
     assert rows_of(files, find_parts(files, 1)) == rows
-    with pytest.raises(InputError, match="is on another file system than"):
+    with pytest.raises(InputError, match="which are on different file systems"):
         find_files([place, "/tmp"])

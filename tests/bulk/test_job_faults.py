@@ -247,7 +247,7 @@ def test_a_file_that_has_changed_is_explained_anew_and_nothing_of_it_is_left(
     new.to_parquet(tmp_path / "data" / "01.parquet", row_group_size=ROWS)
     found = fitted.explain_to(tmp_path / "data", tmp_path / "out")
     assert (found.kept, found.parts, found.rows) == (2, 1, 2 * ROWS)
-    assert "1 parts are of files that have changed since" in caplog.text
+    assert "1 parts belong to files that have changed" in caplog.text
     after = parts_in(tmp_path / "out")
     assert len(before.items() & after.items()) == 2
     assert len(after) == 3

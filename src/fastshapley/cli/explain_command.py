@@ -62,8 +62,8 @@ def _run(options: argparse.Namespace) -> Result:
     if options.ray is None:
         found = explainer.explain_to(options.source, options.output, **settings)
     else:
-        from fastshapley.bulk import ray_cluster
+        from fastshapley.bulk import ray_explain
 
         address = options.ray or None
-        found = ray_cluster.explain_to(explainer, options.source, options.output, address=address, **settings)
+        found = ray_explain.explain_to(explainer, options.source, options.output, address=address, **settings)
     return Result(str(found), asdict(found))

@@ -155,7 +155,7 @@ def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool
     from fastshapley.support.optional import require
 
     require("pyarrow", "bulk")
-    from fastshapley.bulk.file_parts import find_files
+    from fastshapley.bulk.file_search import find_files
     from fastshapley.bulk.training_rows import joined, model_columns, read_share
 
     files = find_files(options.source)
@@ -165,12 +165,10 @@ def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool
     if _is_begun(folder) and not options.quiet:
         print(f"going on with the unfinished work in {folder}", file=sys.stderr)
     if options.ray is not None:
-        from fastshapley.bulk import ray_cluster
+        from fastshapley.bulk import ray_cluster, ray_fit
 
         ray_cluster.connect(options.ray or None)
-        rows, held_out = (
-            None if some is None else ray_cluster.read_files(some, columns) for some in (files, others)
-        )
+        rows, held_out = (None if some is None else ray_fit.read_files(some, columns) for some in (files, others))
         explainer.fit(rows, X_val=held_out, scaling=options.workers, checkpoint=folder)
         return True
     with joined() as (rank, size):

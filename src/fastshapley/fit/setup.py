@@ -21,7 +21,7 @@ from fastshapley.data.stream import Rows, Stream, some
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.training import recipes
-from fastshapley.training.checkpoint import Checkpoint, fingerprint, stable_text
+from fastshapley.training.checkpoint import Checkpoint, fingerprint, same_outputs, stable_text
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.run import Run, seed_of
 from fastshapley.value_functions import BaseGame, Baseline, Marginal, Surrogate
@@ -163,8 +163,9 @@ def _claim_together(store: Checkpoint, processes: ProcessGroup, x: Rows, model: 
             outputs = model(known["x"].to(x.device)).cpu()
         off = (known["mean"] - mean.cpu()).abs() if known["mean"].shape == mean.shape else torch.tensor(torch.inf)
         near = bool((off <= 1e-9 + _LEFT_OUT * processes.size / count * known["spread"]).all())
-        like = known["y"].shape == outputs.shape and torch.allclose(known["y"], outputs, rtol=1e-4, atol=1e-6)
-        return near and like and abs(known["count"] - count) <= _LEFT_OUT * processes.size
+        return (
+            near and same_outputs(known["y"], outputs) and abs(known["count"] - count) <= _LEFT_OUT * processes.size
+        )
 
     if not processes.share(continues):
         raise store.refusal()
