@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     if way == signal.SIGINT:
         assert run.returncode == 130
-        assert told == "fastshapley explain: interrupted; the same command goes on where it was\n"
+        assert told == "fastshapley explain: interrupted; run the same command again to resume\n"
         assert only_whole_files(tmp_path / "out")
     done = read(tmp_path / "out")  # what is there can be read
     assert done["id"].is_unique

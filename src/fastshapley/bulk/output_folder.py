@@ -154,9 +154,8 @@ class OutputFolder:
     def publish(self, temporary: str, part: Part) -> None:
         """Move the file of a part to its place, once it is complete."""
         if isinstance(self.system, fs.LocalFileSystem):
-            with open(
-                temporary, "rb+"
-            ) as file:  # Otherwise a power failure could keep the name and lose the bytes.
+            # Without fsync a power failure could keep the name of the file and lose its bytes.
+            with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
         self.system.move(temporary, self.file_of(part))
 
