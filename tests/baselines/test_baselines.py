@@ -181,10 +181,10 @@ def test_grad_cam_of_another_layer() -> None:
     coarse = captum.LayerGradCam(network, network[0]).attribute(x, target=2, relu_attributions=True)
     expected = functional.avg_pool2d(coarse, (4, 2))[:, 0].detach().numpy()
     np.testing.assert_allclose(grad_cam(network, x, GRID, layer="0")[..., 2], expected, rtol=1e-4, atol=1e-7)
-    for layer, message in (("9", "layer is '9', which the network does not have"), ("6", "does not make maps")):
+    for layer, message in (("9", "layer is '9', which the network does not have"), ("6", "does not return maps")):
         with pytest.raises(InputError, match=message):
             grad_cam(network, x, GRID, layer=layer)
-    with pytest.raises(InputError, match="no layer that makes maps"):
+    with pytest.raises(InputError, match="no layer that returns maps"):
         grad_cam(linear(), x, GRID)
 
 
@@ -257,7 +257,7 @@ def test_sums_are_complete(
 def test_an_activation_that_is_not_known_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         deep_shap(deep(Hidden), some_images(), GRID, some_images(4, seed=1))
-    assert "has an activation that is no module" in caplog.text
+    assert "an activation that is not a module" in caplog.text
 
 
 METHODS: dict[str, Callable[..., Array]] = {
@@ -322,9 +322,9 @@ def test_bad_input(name: str) -> None:
     for X, players, classes, message in [
         (x[0], GRID, None, "X has shape"),
         (x, Superpixels(grid=3), None, "does not divide"),
-        (x, GRID.bind_image((3, 4, 4)), None, "players are those of images of shape"),
+        (x, GRID.bind_image((3, 4, 4)), None, "players belong to images of shape"),
         (x, GRID, [0, 1], r"classes has shape \(2,\)"),
-        (x, GRID, [0.0, 1.0, 2.0], "whole number for each image"),
+        (x, GRID, [0.0, 1.0, 2.0], "one integer per image"),
         (x, GRID, [0, 1, 3], "numbered from 0 to 2"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -526,12 +526,12 @@ def test_cxplain_with_bad_input() -> None:
         CXPlain(Spotter(), players).explain(x)
     for network, options, arguments, message in [
         (Spotter(), {"rows": 0}, {}, "rows is 0"),
-        (Spotter(), {}, {"labels_val": [0]}, "labels_val is given without X_val"),
+        (Spotter(), {}, {"labels_val": [0]}, "labels_val needs X_val"),
         (Spotter(), {}, {"X_val": x[:0]}, "X_val has no rows"),
         (Spotter(), {}, {"X_val": x[:, :, :4]}, "X_val has images of shape"),
         (Spotter(), {}, {"labels": [0, 1]}, "labels has shape"),
         (Spotter(), {}, {"X_val": x[:2], "labels_val": [0, 2]}, "labels_val are from 0 to 2"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), {}, {}, "a single output"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), {}, {}, "network has one output"),
         (Spotter(), {"logits": False}, {}, "outputs are not probabilities"),
         (Spotter(), {"explainer": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, {}, r"expected \(\d+, 16\)"),
     ]:

@@ -1,6 +1,6 @@
-"""Other ways to explain images, to compare with: gradients, sampling, and an amortised leave-one-out.
+"""Other methods that explain images, for comparison: gradients, sampling, and an amortised leave-one-out.
 
-Each takes the same images and players as `FastSHAP`, and returns values as `FastSHAP.shap_values` does.
+Each method takes the same images and players as `FastSHAP`, and returns values as `FastSHAP.shap_values` does.
 """
 
 from fastshapley.baselines.cxplain import CXPlain
