@@ -147,7 +147,7 @@ def test_many_coalitions_are_evaluated_in_several_calls(monkeypatch: pytest.Monk
     game = GAMES["moebius"]
     s = enumerate_coalitions(7).numpy()
     whole = Game(game, game.rows(1), output=0)(s)
-    monkeypatch.setattr("fastshapley.interop.shapiq.COALITIONS_PER_CALL", 7)
+    monkeypatch.setattr("fastshapley.interop.shapiq.COALITIONS_AT_ONCE", 7)
     counted = Counted(game)
     divided = Game(counted, game.rows(1), output=0)
     counted.sizes.clear()

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from read_only_store import ReadOnly
 
-from fastshapley.paper import image_page, pool, printed
+from fastshapley.paper import image_page
 from fastshapley.paper import image_run as images
-from fastshapley.paper.image_experiments import ImageExperiments, Piece
+from fastshapley.paper.image_experiments import ImageExperiments, ImagePiece
 from fastshapley.paper.image_sets import SETS
 from fastshapley.paper.image_settings import METHODS, SLOW, ImageScale
 from fastshapley.paper.store import Store
@@ -31,8 +32,9 @@ TINY = ImageScale(
     left_out=24,
     shares=(0.5,),
     robustness=0.5,
+    timing_rounds=1,
 )
-SMALL = replace(SETS["cifar10"], grid=4, other="resnet20")
+SMALL = replace(SETS["cifar10"], grid=2, other="resnet20")
 
 
 @pytest.fixture(scope="module")
@@ -46,36 +48,12 @@ def experiments(folder: Path) -> ImageExperiments:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images, "QUICK", TINY)
-        patch.setitem(SETS, "cifar10", SMALL)
-        patch.setattr(pool, "_pool", InThisProcess)
-        return run(folder)
+def found(folder: Path, experiments: ImageExperiments) -> dict[str, Any]:
+    return run(folder, experiments)
 
 
-def run(folder: Path) -> dict[str, Any]:
-    return images.run(folder / "results", "cifar10", quick=True, store=folder / "store", progress=False)
-
-
-class InThisProcess:
-    """Stands in for the pool of processes: another process would not know of the smaller settings."""
-
-    def __init__(self, workers: int) -> None:
-        pass
-
-    def __enter__(self) -> InThisProcess:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        pass
-
-    def submit(self, function: Any, *args: Any) -> Any:
-        from concurrent.futures import Future
-
-        future: Future[Any] = Future()
-        future.set_result(function(*args))
-        return future
+def run(folder: Path, experiments: ImageExperiments) -> dict[str, Any]:
+    return images.write_results(experiments, folder / "results", "a test", workers=0, progress=False)
 
 
 def test_every_method_has_areas_with_intervals(found: dict[str, Any]) -> None:
@@ -135,33 +113,23 @@ def test_figures_and_page(found: dict[str, Any], folder: Path) -> None:
 
 def test_values_are_of_the_predicted_class(found: dict[str, Any], experiments: ImageExperiments) -> None:
     everything, chosen = experiments.all_values(), experiments.values("FastSHAP")
-    assert everything.shape == (TINY.test, 16, 10)
+    assert everything.shape == (TINY.test, 4, 10)
     for image, label in enumerate(experiments.labels):
         np.testing.assert_array_equal(chosen[image], everything[image, :, label])
 
 
 def test_a_stored_explainer_gives_the_stored_values(found: dict[str, Any], experiments: ImageExperiments) -> None:
     values = experiments.explainer().shap_values(experiments.images.x_test)
-    np.testing.assert_allclose(values.reshape(TINY.test, 16, 10), experiments.all_values(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(values.reshape(TINY.test, 4, 10), experiments.all_values(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_second_run_only_reads(found: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any) -> None:
-        raise AssertionError("nothing is left to compute")
-
-    monkeypatch.setattr(images, "QUICK", TINY)
-    monkeypatch.setitem(SETS, "cifar10", SMALL)
-    monkeypatch.setattr(pool, "_pool", fail)
-    assert run(folder)["evaluators"] == found["evaluators"]
+def test_a_second_run_only_reads(found: dict[str, Any], folder: Path) -> None:
+    again = run(folder, ImageExperiments(ReadOnly(folder / "store"), SMALL, TINY))
+    assert again["evaluators"] == found["evaluators"]
 
 
 def test_other_settings_are_computed_anew(found: dict[str, Any], folder: Path) -> None:
     store = Store(folder / "store")
-    assert ImageExperiments(store, SMALL, TINY).has(Piece("surrogate"))
-    assert not ImageExperiments(store, SMALL, replace(TINY, epochs=2)).has(Piece("surrogate"))
-    assert not ImageExperiments(store, replace(SMALL, grid=8), TINY).has(Piece("surrogate"))
-
-
-def test_printed_figures_are_complete() -> None:
-    assert len(printed.AUC) == 64
-    assert set(printed.MINUTES_TO_EXPLAIN) == {name for name in METHODS if name != "Random"}
+    assert ImageExperiments(store, SMALL, TINY).has(ImagePiece("surrogate"))
+    assert not ImageExperiments(store, SMALL, replace(TINY, epochs=2)).has(ImagePiece("surrogate"))
+    assert not ImageExperiments(store, replace(SMALL, grid=8), TINY).has(ImagePiece("surrogate"))

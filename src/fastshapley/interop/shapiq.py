@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 shapiq: Any = require("shapiq", "shapiq")
 
-COALITIONS_PER_CALL = 1 << 14  # most coalitions that a game evaluates at a time
+COALITIONS_AT_ONCE = 1 << 14  # most coalitions that a game evaluates at a time
 
 
 class Game(shapiq.Game):
@@ -147,7 +147,7 @@ class Game(shapiq.Game):
         """
         s = torch.from_numpy(np.asarray(coalitions, dtype=np.bool_)).to(self.x.device)
         parts = [
-            evaluate(self.played, self.x, part[None])[0, :, self.output] for part in s.split(COALITIONS_PER_CALL)
+            evaluate(self.played, self.x, part[None])[0, :, self.output] for part in s.split(COALITIONS_AT_ONCE)
         ]
         return torch.cat(parts).cpu().numpy()
 
