@@ -119,7 +119,7 @@ def explained(rows: int, *, ray: bool = False) -> dict[str, float]:
     keys = ds.dataset(output).to_table(columns=["number"])["number"].to_numpy()
     assert len(keys) == rows
     assert (np.bincount(keys, minlength=rows) == 1).all()
-    pace = float(said.split(" rows a second")[0].rsplit(" ", 1)[1].replace(",", ""))
+    pace = float(said.split(" rows per second")[0].rsplit(" ", 1)[1].replace(",", ""))
     return {"pace": pace, "seconds": seconds, "memory": usage.ru_maxrss / 2**20}
 
 

@@ -212,9 +212,9 @@ class FastSHAP(SklearnInterface):
         """
         check_labels(X, y)
         if type(X).__module__.startswith("ray.data"):
-            from fastshapley.bulk import ray_cluster
+            from fastshapley.bulk import ray_fit
 
-            return ray_cluster.fit(self, X, X_val, scaling, checkpoint)
+            return ray_fit.fit(self, X, X_val, scaling, checkpoint)
         if scaling not in (None, "torchrun"):
             raise InputError(f"scaling is {scaling!r}, but X is not a ray.data.Dataset: use 'torchrun', or None")
         processes = ProcessGroup(together=scaling is not None)

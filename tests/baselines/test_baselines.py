@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -17,9 +17,8 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fastshapley import FastSHAP, Recipe, Superpixels, Training, UNet
+from fastshapley import FastSHAP, Recipe, Superpixels, Training
 from fastshapley.baselines import (
-    CXPlain,
     deep_shap,
     grad_cam,
     integrated_gradients,
@@ -31,7 +30,6 @@ from fastshapley.baselines import (
 from fastshapley.baselines.inclusion_curves import removal_curves
 from fastshapley.errors import InputError
 from fastshapley.estimators import exact
-from fastshapley.players import Partition
 from fastshapley.training.run import Run
 from fastshapley.value_functions import Baseline
 
@@ -181,10 +179,10 @@ def test_grad_cam_of_another_layer() -> None:
     coarse = captum.LayerGradCam(network, network[0]).attribute(x, target=2, relu_attributions=True)
     expected = functional.avg_pool2d(coarse, (4, 2))[:, 0].detach().numpy()
     np.testing.assert_allclose(grad_cam(network, x, GRID, layer="0")[..., 2], expected, rtol=1e-4, atol=1e-7)
-    for layer, message in (("9", "layer is '9', which the network does not have"), ("6", "does not make maps")):
+    for layer, message in (("9", "layer is '9', which the network does not have"), ("6", "does not return maps")):
         with pytest.raises(InputError, match=message):
             grad_cam(network, x, GRID, layer=layer)
-    with pytest.raises(InputError, match="no layer that makes maps"):
+    with pytest.raises(InputError, match="no layer that returns maps"):
         grad_cam(linear(), x, GRID)
 
 
@@ -257,7 +255,7 @@ def test_sums_are_complete(
 def test_an_activation_that_is_not_known_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         deep_shap(deep(Hidden), some_images(), GRID, some_images(4, seed=1))
-    assert "has an activation that is no module" in caplog.text
+    assert "an activation that is not a module" in caplog.text
 
 
 METHODS: dict[str, Callable[..., Array]] = {
@@ -322,9 +320,9 @@ def test_bad_input(name: str) -> None:
     for X, players, classes, message in [
         (x[0], GRID, None, "X has shape"),
         (x, Superpixels(grid=3), None, "does not divide"),
-        (x, GRID.bind_image((3, 4, 4)), None, "players are those of images of shape"),
+        (x, GRID.bind_image((3, 4, 4)), None, "players belong to images of shape"),
         (x, GRID, [0, 1], r"classes has shape \(2,\)"),
-        (x, GRID, [0.0, 1.0, 2.0], "whole number for each image"),
+        (x, GRID, [0.0, 1.0, 2.0], "one integer per image"),
         (x, GRID, [0, 1, 3], "numbered from 0 to 2"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -413,131 +411,6 @@ def test_random_values_are_uniform() -> None:
     assert values.shape == (200, 4, 4, 3)
     assert 0 <= values.min() < 0.01 < 0.99 < values.max() < 1
     assert abs(values.mean() - 0.5) < 4 * np.sqrt(1 / 12 / values.size)
-
-
-class Spotter(nn.Module):
-    """Class 1 if a patch of 2 x 2 pixels is bright: a classifier whose one important player moves about."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 2, 2, stride=2)
-        with torch.no_grad():
-            self.conv.weight.fill_(0.25)
-            self.conv.bias.copy_(torch.tensor([-0.5, 0.5]))  # type: ignore[union-attr]
-
-    def forward(self, x: Tensor) -> Tensor:
-        bright = self.conv(x)[:, 0].relu().flatten(1).sum(1)
-        return torch.stack([torch.zeros_like(bright), 12 * bright - 3], dim=1)
-
-
-def spots(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Dark images with one bright patch, and which patch that is."""
-    generator = torch.Generator().manual_seed(seed)
-    patch = torch.randint(16, (count,), generator=generator)
-    bright = functional.one_hot(patch, 16).float().reshape(-1, 1, 4, 4)
-    x = bright.repeat_interleave(2, 2).repeat_interleave(2, 3)
-    return x + 0.1 * torch.rand(count, 1, 8, 8, generator=generator), patch
-
-
-@pytest.mark.parametrize("explainer", [None, UNet(width=8), nn.Conv2d(1, 1, 2, stride=2)], ids=str)
-def test_cxplain_finds_the_one_important_player(explainer: Any) -> None:
-    training = Training(steps=200, learning_rate=2e-2, schedule="cosine")
-    method = CXPlain(Spotter(), Superpixels(grid=4), explainer=explainer, training=training, progress=False)
-    before = torch.get_rng_state()
-    method.fit(spots(300)[0])
-    assert torch.equal(before, torch.get_rng_state())
-    x, patch = spots(50, seed=1)
-    values = method.explain(x)
-    assert values.shape == (50, 4, 4)
-    np.testing.assert_allclose(values.sum((1, 2)), 1, rtol=1e-5)
-    assert (values.reshape(50, 16).argmax(1) == patch.numpy()).all()
-    assert min(method.losses_) < 0.5 * method.losses_[0]
-    np.testing.assert_array_equal(values, method(x.numpy()))
-
-
-def fitted_by_hand(network: nn.Module, x: Tensor, labels: Tensor, players: Partition) -> Tensor:
-    """The distribution over players that CXPlain learns, one player at a time."""
-    losses = []
-    with torch.no_grad():
-        full = functional.cross_entropy(network(x), labels, reduction="none")
-        for player in range(len(players)):
-            s = torch.ones(len(players), dtype=torch.bool)
-            s[player] = False
-            shown = torch.where(players.mask(s), x, players.filling(x))
-            losses.append(functional.cross_entropy(network(shown), labels, reduction="none") - full)
-    rise = torch.stack(losses, dim=1).clamp(min=1e-7)
-    return rise / rise.sum(1, keepdim=True)
-
-
-class Free(nn.Module):
-    """Values that are the same for each image, and can be anything."""
-
-    def __init__(self, players: int) -> None:
-        super().__init__()
-        self.values = nn.Parameter(torch.zeros(players))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.values.expand(len(x), -1)
-
-
-@pytest.mark.parametrize("given", [False, True], ids=["predicted", "labels"])
-def test_cxplain_learns_the_rise_of_the_loss(given: bool) -> None:
-    """Values free of the image are fitted best by the mean of the images' distributions."""
-    network, x = deep(), some_images(12)
-    players = Superpixels(segmentation=SEGMENTS.segmentation, fill=0.2)
-    labels = torch.arange(12) % 3 if given else network(x).argmax(1)
-    method = CXPlain(
-        network,
-        players,
-        explainer=Free(5),
-        training=Training(steps=400, batch_size=12, learning_rate=0.1, schedule="cosine"),
-        progress=False,
-    )
-    values = method.fit(x, labels if given else None, x, labels if given else None).explain(x[:2])
-    expected = fitted_by_hand(network, x, labels, players.bind_image((3, 8, 8))).mean(0)
-    assert values.shape == (2, 5)
-    np.testing.assert_allclose(values, expected.expand(2, -1), atol=2e-3)
-
-
-def test_cxplain_uses_as_many_images_as_it_may() -> None:
-    seen: list[int] = []
-
-    def counted(images: NDArray[np.float32]) -> NDArray[np.float32]:
-        seen.append(len(images))
-        with torch.no_grad():
-            return Spotter()(torch.from_numpy(images)).softmax(1).numpy()
-
-    x = spots(40)[0].numpy()
-    method = CXPlain(
-        counted, Superpixels(grid=4), logits=False, training=Training(steps=2), rows=10, progress=False
-    )
-    first = method.fit(x)(x)
-    trial = 32 + 1  # images on which a model is tried out, and the filled one
-    assert sum(seen) == trial + 10 * (1 + 1 + 16)  # predicted, in full, and without each player
-    np.testing.assert_array_equal(first, method.fit(x)(x))
-    method.random_state = 1
-    assert (method.fit(x)(x) != first).any()
-
-
-def test_cxplain_with_bad_input() -> None:
-    x = spots(10)[0]
-    players = Superpixels(grid=4)
-    with pytest.raises(NotFittedError, match="call fit"):
-        CXPlain(Spotter(), players).explain(x)
-    for network, options, arguments, message in [
-        (Spotter(), {"rows": 0}, {}, "rows is 0"),
-        (Spotter(), {}, {"labels_val": [0]}, "labels_val is given without X_val"),
-        (Spotter(), {}, {"X_val": x[:0]}, "X_val has no rows"),
-        (Spotter(), {}, {"X_val": x[:, :, :4]}, "X_val has images of shape"),
-        (Spotter(), {}, {"labels": [0, 1]}, "labels has shape"),
-        (Spotter(), {}, {"X_val": x[:2], "labels_val": [0, 2]}, "labels_val are from 0 to 2"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(64, 1)), {}, {}, "a single output"),
-        (Spotter(), {"logits": False}, {}, "outputs are not probabilities"),
-        (Spotter(), {"explainer": nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, {}, r"expected \(\d+, 16\)"),
-    ]:
-        method = CXPlain(network, players, training=Training(steps=1), progress=False, **options)  # type: ignore[arg-type]
-        with pytest.raises(InputError, match=message):
-            method.fit(x, **arguments)  # type: ignore[arg-type]
 
 
 def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,13 +196,15 @@ def test_features_of_an_array_are_found_by_number_or_by_place() -> None:
     assert feature_columns(schema, ["x2", "id", "x0", "x1"], None, "it") == ["x0", "x1", "x2"]
     assert feature_columns(schema, ["a", "b", "c"], None, "it") == ["a", "b", "c"]
     assert feature_columns(schema, ["a", "id", "b", "c"], ["id"], "it") == ["a", "b", "c"]
-    with pytest.raises(InputError, match="it has 4 columns that are not keys, where 3 are expected: name the keys"):
+    with pytest.raises(
+        InputError, match="it has 4 columns that are not keys, but the explainer expects 3: name the keys"
+    ):
         feature_columns(schema, ["a", "id", "b", "c"], None, "it")
 
 
 def test_a_first_line_of_numbers_is_no_line_of_names() -> None:
     schema = Schema.of(np.zeros((2, 3)))
-    with pytest.raises(InputError, match="its first line has to name the columns"):
+    with pytest.raises(InputError, match="its first line must hold the column names"):
         feature_columns(schema, ["0.5", "-1.25e-3", "3.0"], None, "it")
     assert feature_columns(schema, ["0", "1", "2"], None, "it") == ["0", "1", "2"]  # as pandas counts columns
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,16 @@ pa = pytest.importorskip("pyarrow", reason="needs the bulk extra")
 import pyarrow.csv  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from fastshapley.bulk import file_parts as module  # noqa: E402
-from fastshapley.bulk.file_parts import Files, Part, Text, find_files, find_parts, locate, read_part  # noqa: E402
+from fastshapley.bulk import csv_files  # noqa: E402
+from fastshapley.bulk.csv_files import CsvColumns  # noqa: E402
+from fastshapley.bulk.file_parts import Part, find_parts, read_part  # noqa: E402
+from fastshapley.bulk.file_search import Files, find_files, locate  # noqa: E402
 
 COLUMNS = ["a", "b"]
-TEXT = Text(dict.fromkeys(COLUMNS, pa.string()), dict.fromkeys(COLUMNS, ("",)))
+TEXT = CsvColumns(dict.fromkeys(COLUMNS, pa.string()), dict.fromkeys(COLUMNS, ("",)))
 
 
-def rows_of(files: Files, parts: list[Part], columns: list[str] = COLUMNS, text: Text = TEXT) -> list[Any]:
+def rows_of(files: Files, parts: list[Part], columns: list[str] = COLUMNS, text: CsvColumns = TEXT) -> list[Any]:
     return [
         tuple(row[name] for name in columns)
         for part in parts
@@ -50,8 +50,8 @@ def as_text(rows: list[Any]) -> list[tuple[str, ...]]:
 
 @pytest.fixture(params=[1 << 22, 7, 1], ids=["a chunk", "chunks of 7 bytes", "chunks of one"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search files in chunks as small as the files of the tests."""
-    monkeypatch.setattr(module, "SCAN_BYTES", request.param)
+    """Files of the tests are small: they are looked at in chunks that are too."""
+    monkeypatch.setattr(csv_files, "SCAN_BYTES", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_any_bytes_are_read_as_pyarrow_reads_the_whole_file(folder: Path, pieces
     data = "a\n" + "".join(pieces)
     path = folder / "odd.csv"
     path.write_bytes(data.encode())
-    text = Text({"a": pa.string()}, {"a": ("",)})
+    text = CsvColumns({"a": pa.string()}, {"a": ("",)})
     try:
         with pyarrow.csv.open_csv(
             io.BytesIO(data.encode()),
@@ -161,7 +161,7 @@ def test_the_line_with_names_may_have_lines(tmp_path: Path) -> None:
     assert files.schemas[0].names == columns
     found = find_parts(files, 1)
     assert len(found) == 2
-    assert rows_of(files, found, columns, Text({})) == [(1, 2), (3, 4)]
+    assert rows_of(files, found, columns, CsvColumns({})) == [(1, 2), (3, 4)]
 
 
 @pytest.mark.usefixtures("chunks")
@@ -180,7 +180,7 @@ def test_a_gap_is_what_pandas_takes_for_one_unless_it_is_a_word_of_the_column(tm
     path.write_text("a,b,c\nNA,NA,NA\n,,\nNaN,None,7\n<NA>,x,null\n")
     files = find_files(path)
     gaps = {"a": ("", "NaN", "<NA>")}
-    text = Text({"a": pa.string(), "b": pa.string(), "c": pa.float64()}, gaps)
+    text = CsvColumns({"a": pa.string(), "b": pa.string(), "c": pa.float64()}, gaps)
     expected = [("NA", None, None), (None, None, None), (None, None, 7.0), (None, "x", None)]
     assert rows_of(files, find_parts(files, 1), ["a", "b", "c"], text) == expected
 
@@ -271,35 +271,6 @@ def test_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
         assert rows_of(files, find_parts(files, 10), columns) == [expected]
 
 
-# which files
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    names = ["b.parquet", "a.csv", "deep/c.pq", "year=2024/month=1/d.parquet", "_hidden.parquet", ".hidden.csv"]
-    names += ["_temporary/e.parquet", ".cache/f.parquet", "deep/_g.csv"]
-    for number, name in enumerate(names):
-        path = tmp_path / name
-        if name.endswith("csv"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"a,b\n{number},{number}\n")
-        else:
-            write(path, number, 1)
-    (tmp_path / "notes.txt").write_text("no data")
-    return tmp_path
-
-
-def found_in(root: Path, source: Any) -> list[str]:
-    return [os.path.relpath(path, root) for path in find_files(source).paths]
-
-
-def test_a_folder_stands_for_all_files_in_it_but_hidden_ones(tree: Path) -> None:
-    expected = ["a.csv", "b.parquet", "deep/c.pq", "year=2024/month=1/d.parquet"]
-    assert found_in(tree, tree) == expected
-    assert found_in(tree, f"{tree}/") == expected
-    assert found_in(tree, f"file://{tree}/") == expected
-
-
 def test_names_in_capitals_and_files_that_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.CSV").write_text("a,b\n1,1\n")
     (tmp_path / "b.CSV.GZ").write_bytes(gzip.compress(b"a,b\n2,2\n"))
@@ -308,133 +279,30 @@ def test_names_in_capitals_and_files_that_are_left_out(tmp_path: Path, caplog: p
     files = find_files(tmp_path)
     assert rows_of(files, find_parts(files, 10)) == [("1", "1"), ("2", "2"), ("3", "3")]
     (told,) = caplog.messages
-    assert told.startswith(f"1 files in {tmp_path} are left out")
+    assert told.startswith(f"skipping 1 files in {tmp_path} whose names do not end in")
     assert "notes.txt" in told
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("*.parquet", ["_hidden.parquet", "b.parquet"]),
-        ("[ab].*", ["a.csv", "b.parquet"]),
-        ("**/*.p*q*", None),
-        ("year=*", ["year=2024/month=1/d.parquet"]),
-        ("*", ["_hidden.parquet", "a.csv", "b.parquet", "deep/c.pq", "year=2024/month=1/d.parquet"]),
-        ("*/*.pq", ["deep/c.pq"]),
-    ],
-)
-def test_a_glob_stands_for_the_files_and_folders_that_it_matches(
-    tree: Path, pattern: str, expected: list[str] | None
-) -> None:
-    found = found_in(tree, f"{tree}/{pattern}")
-    if expected is not None:
-        assert found == expected
-    assert found == sorted(set(found))
-    assert {"b.parquet", "deep/c.pq", "year=2024/month=1/d.parquet"} <= set(found) or pattern != "**/*.p*q*"
-    if "[" not in pattern:
-        assert found_in(tree, f"file://{tree}/{pattern}") == found
-
-
-def test_a_list_stands_for_its_places_in_turn_and_each_file_once(tree: Path) -> None:
-    places = [tree / "deep", str(tree / "b.parquet"), f"{tree}/*.csv", f"file://{tree}/deep/c.pq"]
-    assert found_in(tree, places) == ["deep/c.pq", "b.parquet", "a.csv"]
-    assert found_in(tree, tuple(places[1:])) == ["b.parquet", "a.csv", "deep/c.pq"]
-
-
-def test_a_name_that_looks_like_a_glob_is_first_of_all_a_name(tmp_path: Path) -> None:
-    write(tmp_path / "rows [1].parquet", 0, 1)
-    assert found_in(tmp_path, tmp_path / "rows [1].parquet") == ["rows [1].parquet"]
-
-
-def test_relative_paths_and_the_users_home(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tree / "deep")
-    monkeypatch.setenv("HOME", str(tree))
-    assert found_in(tree, "../a.csv") == found_in(tree, "~/a.csv") == ["a.csv"]
-
-
-def test_a_space_in_an_address(tmp_path: Path) -> None:
-    write(tmp_path / "my rows.parquet", 0, 1)
-    assert found_in(tmp_path, (tmp_path / "my rows.parquet").as_uri()) == ["my rows.parquet"]
-
-
-@pytest.mark.parametrize("name", ["absent.csv", "absent", "*.pq", "empty"])
-def test_where_there_is_no_file_the_place_is_named(tree: Path, name: str) -> None:
-    (tree / "empty").mkdir()
-    with pytest.raises(InputError, match="no file at ") as refusal:
-        find_files([tree / "a.csv", tree / name])
-    assert str(tree / name) in str(refusal.value)
-
-
-def test_other_kinds_of_files_and_of_sources(tree: Path) -> None:
-    with pytest.raises(InputError, match=r"notes\.txt is not named as one of"):
-        find_files(tree / "notes.txt")
-    for nothing in (list[str](), tuple[str, ...]()):
-        with pytest.raises(InputError, match="source is empty"):
-            find_files(nothing)
-    for source in (None, pa.table({"a": [1]}), [1], {"a": 1}):
-        with pytest.raises(InputError, match=r"source is a .*: pass a path.*explainer\(X\)"):
-            find_files(source)
-
-
-@pytest.mark.parametrize("place", ["https://example.org/a.csv", "nowhere://a", "file://relative/a.csv"])
-def test_an_address_that_pyarrow_does_not_know(place: str) -> None:
-    with pytest.raises(InputError, match=f"{place} is no place that pyarrow knows"):
-        locate(place)
-
-
-def test_an_address_that_does_not_answer_is_named() -> None:
-    place = "s3://key:secret@bucket/rows.parquet?endpoint_override=127.0.0.1:9&scheme=http&region=here"
-    try:
-        locate(place)
-    except InputError:
-        pytest.skip("this pyarrow knows no S3")
-    with pytest.raises(PartError, match=r"s3://.*rows\.parquet.* cannot be read: .*127\.0\.0\.1"):
-        find_files(place)
-
-
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.csv.gz"])
-def test_a_file_that_is_none_of_its_kind_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(PartError, match=f"{name} cannot be read"):
-        find_files(tmp_path)
-    (tmp_path / name).write_bytes(b"\x1f\x8b\xff\xfe\x00\x01" * 50)
-    if name != "rows.csv":
-        with pytest.raises(PartError, match=f"{name} cannot be read"):
-            find_files(tmp_path)
-
-
-def test_names_that_are_no_utf8_are_told_with_the_file(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_bytes("age,größe\n1,2\n".encode("latin-1"))
-    with pytest.raises(PartError, match=r"rows\.csv cannot be read: .*utf-8"):
-        find_files(tmp_path)
-
-
-def test_a_glob_says_what_it_leaves_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("rows.csv", "notes.txt"):
-        (tmp_path / name).write_text("a\n1\n")
-    assert [Path(path).name for path in find_files(f"{tmp_path}/*").paths] == ["rows.csv"]
-    assert "1 files in" in caplog.text
-    assert "notes.txt" in caplog.text
 
 
 def test_booleans_as_pandas_writes_those_with_gaps(tmp_path: Path) -> None:
     pd.DataFrame({"b": [True, None, False]}).astype(float).to_csv(tmp_path / "rows.csv", index=False)
     files = find_files(tmp_path)
     (part,) = find_parts(files, 10)
-    (batch,) = read_part(files.system, part, ["b"], Text({"b": pa.bool_()}), 10)
+    (batch,) = read_part(files.system, part, ["b"], CsvColumns({"b": pa.bool_()}), 10)
     assert batch["b"].to_pylist() == [True, None, False]
 
 
 # every time the same
 
 
-def test_parts_are_the_same_every_time_and_others_once_a_file_has_changed(tree: Path) -> None:
-    first = find_parts(find_files(tree), 1)
-    assert find_parts(find_files(tree), 1) == first
+def test_parts_are_the_same_every_time_and_others_once_a_file_has_changed(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        write(tmp_path / name, 0, 1)
+    first = find_parts(find_files(tmp_path), 1)
+    assert find_parts(find_files(tmp_path), 1) == first
     assert len({part.name for part in first}) == len(first)
-    write(tree / "b.parquet", 0, 2)
-    changed = [part for part in find_parts(find_files(tree), 1) if part not in first]
-    assert {part.path for part in changed} == {str(tree / "b.parquet")}
+    write(tmp_path / "b.parquet", 0, 2)
+    changed = [part for part in find_parts(find_files(tmp_path), 1) if part not in first]
+    assert {part.path for part in changed} == {str(tmp_path / "b.parquet")}
     assert not {part.name for part in changed} & {part.name for part in first}
 
 
@@ -449,38 +317,21 @@ def test_a_part_says_what_it_is(tmp_path: Path) -> None:
     ]
 
 
-# elsewhere
+# another file system
 
 
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    """A file system that is not this machine's own."""
+def test_parts_on_another_file_system() -> None:
     fsspec = pytest.importorskip("fsspec", reason="needs fsspec")
-    system = fsspec.filesystem("memory")
     try:
         locate("fsspec+memory://rows")
     except InputError:
-        pytest.skip("this pyarrow knows no fsspec+ addresses")
-    yield system
-    system.rm("/rows", recursive=True)
-
-
-def test_files_and_globs_elsewhere(memory: Any) -> None:
+        pytest.skip("this pyarrow has no support for fsspec")
+    memory = fsspec.filesystem("memory")
     for name in ("a.csv", "b.csv", "deep/c.csv", "_d.csv"):
         memory.pipe(f"/rows/{name}", f"a,b\n{name},2\nx,\n".encode())
-    place = "fsspec+memory://rows"
-    names = {
-        "": ["a", "b", "deep/c"],
-        "/*.csv": ["_d", "a", "b"],
-        "/**/[a-c].csv": ["a", "b", "deep/c"],
-        "/d*": ["deep/c"],
-        "/deep/c.csv": ["deep/c"],
-    }
-    for pattern, expected in names.items():
-        found = find_files(place + pattern).paths
-        assert [path.split("rows/")[1].removesuffix(".csv") for path in found] == expected
-    files = find_files(place)
-    rows = [row for name in ("a.csv", "b.csv", "deep/c.csv") for row in ((name, "2"), ("x", None))]
-    assert rows_of(files, find_parts(files, 1)) == rows
-    with pytest.raises(InputError, match="is on another file system than"):
-        find_files([place, "/tmp"])
+    try:
+        files = find_files("fsspec+memory://rows")
+        rows = [row for name in ("a.csv", "b.csv", "deep/c.csv") for row in ((name, "2"), ("x", None))]
+        assert rows_of(files, find_parts(files, 1)) == rows
+    finally:
+        memory.rm("/rows", recursive=True)

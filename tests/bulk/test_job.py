@@ -134,7 +134,7 @@ def test_files_of_other_names_for_an_explainer_of_arrays(marginal: FastSHAP, tmp
     marginal.explain_to(f"{tmp_path}/*.csv", tmp_path / "out")
     assert_explains(marginal, X, read(tmp_path / "out"))
     pd.DataFrame(X, columns=list("cde")).to_csv(tmp_path / "4.csv", index=False)
-    with pytest.raises(InputError, match=r"4\.csv has the columns \['c'\] of the first file, and not \['a', 'b'\]"):
+    with pytest.raises(InputError, match=r"4\.csv has the columns \['c'\] of the first file, but not \['a', 'b'\]"):
         marginal.explain_to(f"{tmp_path}/*.csv", tmp_path / "other")
 
 
@@ -193,15 +193,15 @@ def test_keys_are_what_is_no_feature_or_what_is_asked_for(fitted: FastSHAP, sour
 def test_keys_that_are_not_there_or_would_be_there_twice(
     fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=r"keys \['number'\] are no columns of .*rows\.parquet"):
+    with pytest.raises(InputError, match=r"keys \['number'\] are not columns of .*rows\.parquet"):
         fitted.explain_to(source, tmp_path / "out", keys=["id", "number"])
     with pytest.raises(InputError, match=r"keys is 'id': pass a list, such as \['id'\]"):
         fitted.explain_to(source, tmp_path / "out", keys="id")
-    with pytest.raises(InputError, match=r"\['id'\] would be there twice"):
+    with pytest.raises(InputError, match=r"two columns for each of \['id'\]"):
         fitted.explain_to(source, tmp_path / "out", keys=["id", "id"])
     name = f"prediction_{fitted.output_names_[0]}"
     frame.assign(**{name: 1.0}).to_parquet(source)
-    with pytest.raises(InputError, match=rf"\['{name}'\] would be there twice: leave them out of keys, or rename"):
+    with pytest.raises(InputError, match=rf"two columns for each of \['{name}'\]: leave them out of keys, rename"):
         fitted.explain_to(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     fitted.explain_to(source, tmp_path / "out", keys=["id"])
@@ -219,7 +219,9 @@ def test_players_and_outputs_whose_names_run_together(tmp_path: Path) -> None:
     X = pd.DataFrame(numbers(40, 2), columns=["a", "a_b"])
     clashing = quick(Model()).fit(X)
     X.to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(InputError, match=r"\['shap_a_b_c'\] would be there twice.* one of the outputs at a time"):
+    with pytest.raises(
+        InputError, match=r"two columns for each of \['shap_a_b_c'\].* one of the outputs at a time"
+    ):
         clashing.explain_to(tmp_path / "rows.parquet", tmp_path / "out")
     clashing.explain_to(tmp_path / "rows.parquet", tmp_path / "out", outputs=["c"])
     assert_explains(clashing, X, read(tmp_path / "out"), [0])
@@ -424,7 +426,7 @@ def test_what_a_lost_worker_has_begun_is_deleted_at_the_end_and_what_another_run
     fitted: FastSHAP, source: Path, tmp_path: Path
 ) -> None:
     run = prepare(fitted, source, tmp_path / "out", keys=None, outputs=None, part_rows=8, progress=False)
-    lost = tmp_path / "out" / f"_00000-00000-0.{run.job.token}.1"
+    lost = tmp_path / "out" / f"_00000-00000-0.{run.job.folder.token}.1"
     others, old = tmp_path / "out" / "_00000-00000-0.another.1", tmp_path / "out" / "_00000-00001-0.another.2"
     for path in (lost, others, old):
         path.touch()
@@ -546,7 +548,7 @@ def test_a_folder_that_holds_the_files_themselves(fitted: FastSHAP, tmp_path: Pa
     write_many(tmp_path / "data", 2)
     place = form.format(tmp_path / "data")
     for source in (place, [place]):
-        with pytest.raises(InputError, match=r"data.* is in the folder for the output, .*data: choose another"):
+        with pytest.raises(InputError, match=r"data.* is inside the output folder .*data: choose another"):
             fitted.explain_to(source, tmp_path / "data")
     assert len(list((tmp_path / "data").iterdir())) == 2
 
@@ -581,7 +583,9 @@ def test_files_and_folders_elsewhere(fitted: FastSHAP, frame: pd.DataFrame) -> N
 def test_explainers_of_images_and_those_that_are_not_fitted(
     fitted: FastSHAP, image_explainer: FastSHAP, source: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="fitted to images: files of rows are for tables"):
+    with pytest.raises(
+        InputError, match="fitted to images: files and datasets of rows need an explainer of a table"
+    ):
         image_explainer.explain_to(source, tmp_path / "out")
     with pytest.raises(NotFittedError, match=r"call fit\(X\) first"):
         FastSHAP(score).explain_to(source, tmp_path / "out")

@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(
     assert not (tmp_path / "out" / "_SUCCESS").exists()
     if way == signal.SIGINT:
         assert run.returncode == 130
-        assert told == "fastshapley explain: interrupted; the same command goes on where it was\n"
+        assert told == "fastshapley explain: interrupted; run the same command again to resume\n"
         assert only_whole_files(tmp_path / "out")
     done = read(tmp_path / "out")  # what is there can be read
     assert done["id"].is_unique
@@ -247,7 +247,7 @@ def test_a_file_that_has_changed_is_explained_anew_and_nothing_of_it_is_left(
     new.to_parquet(tmp_path / "data" / "01.parquet", row_group_size=ROWS)
     found = fitted.explain_to(tmp_path / "data", tmp_path / "out")
     assert (found.kept, found.parts, found.rows) == (2, 1, 2 * ROWS)
-    assert "1 parts are of files that have changed since" in caplog.text
+    assert "1 parts belong to files that have changed" in caplog.text
     after = parts_in(tmp_path / "out")
     assert len(before.items() & after.items()) == 2
     assert len(after) == 3

@@ -319,5 +319,5 @@ def test_a_slow_model_that_fails_is_told() -> None:
 
     with pytest.raises(ModelError, match=r"no such column"):
         distributed.spread(broken, workers=1)(numbers(3))
-    with pytest.raises(ModelError, match=r"model is a int"):
+    with pytest.raises(ModelError, match=r"model is of type int"):
         distributed.spread(3)

@@ -16,7 +16,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the bulk extra")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from fastshapley.bulk.file_parts import find_files  # noqa: E402
+from fastshapley.bulk.file_search import find_files  # noqa: E402
 from fastshapley.bulk.training_rows import read_share  # noqa: E402
 
 
@@ -37,7 +37,7 @@ def test_types_of_csv_are_those_of_all_files(tmp_path: Path) -> None:
 
 
 def test_types_of_files_that_do_not_go_together_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"column 'c' is of several types: int64 in .*0\.parquet, string in .*1\."):
+    with pytest.raises(InputError, match=r"column 'c' has several types: int64 in .*0\.parquet, string in .*1\."):
         shared(tmp_path, pa.array([1, 2]), pa.array(["a"]))
 
 

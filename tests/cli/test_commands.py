@@ -69,9 +69,9 @@ def test_every_command_has_an_example_that_it_takes(command: str, capsys: Told) 
 
 def test_exit_codes_and_errors_for_machines_are_in_the_help(capsys: Told) -> None:
     text = help_of("", capsys)
-    for line in ("0    done", "1    refused or failed", "2    wrong usage", "130  interrupted"):
+    for line in ("0    success", "1    error", "2    wrong usage", "130  interrupted"):
         assert line in text
-    assert '"error" (the message), "kind" (such as InputError)' in text
+    assert '"error" (the message), "kind" (such as InputError) and "command"' in text
 
 
 # report
@@ -249,8 +249,8 @@ def test_an_error_that_was_not_expected_says_how_to_see_more(
 
     monkeypatch.setattr(persistence, "read_config", broken)
     assert main(["report", str(grouped)]) == 1
-    said = "fastshapley report: KeyError: 'of two\\nlines' a note (this was not expected: --debug shows where"
-    assert capsys.readouterr().err == f"{said} it comes from)\n"
+    said = "fastshapley report: KeyError: 'of two\\nlines' a note (unexpected error: run with --debug to see"
+    assert capsys.readouterr().err == f"{said} where it comes from)\n"
 
 
 def test_a_missing_extra_is_one_line(grouped: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +283,9 @@ def test_wrong_usage_is_2(command: list[str], capsys: Told) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["paper", "tabular"], "the same command goes on where it was"),
-        (["paper", "images", "--dataset", "cifar10"], "the same command goes on where it was"),
-        (["demo"], "the same command starts anew"),
+        (["paper", "tabular"], "run the same command again to resume"),
+        (["paper", "images", "--dataset", "cifar10"], "run the same command again to resume"),
+        (["demo"], "the same command starts again from the beginning"),
     ],
 )
 def test_an_interruption_says_what_becomes_of_it(

@@ -210,7 +210,7 @@ def test_images_from_0_to_1_are_standardised() -> None:
     ids=["channels", "one image", "bytes"],
 )
 def test_what_is_no_image_from_0_to_1(images: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"images is a torch\.\w+ tensor of shape .*: give floats from 0 to 1"):
+    with pytest.raises(ValueError, match=r"images is a torch\.\w+ tensor of shape .*: pass floats from 0 to 1"):
         Normalized(nn.Identity())(images)
 
 
@@ -226,11 +226,11 @@ def test_some_outputs() -> None:
     [
         (lambda: CifarResNet(18), "depth is 18: use 6 k"),
         (lambda: CifarResNet(2), "depth is 2: use 6 k"),
-        (lambda: ResNet(BasicBlock, (2, 2, 2)), r"layers is \(2, 2, 2\): give the number of blocks"),
+        (lambda: ResNet(BasicBlock, (2, 2, 2)), r"layers is \(2, 2, 2\): pass the number of blocks"),
         (lambda: Normalized(nn.Identity(), MEAN, [1.0]), "mean has 3 numbers and std 1"),
-        (lambda: Normalized(nn.Identity(), MEAN, [1.0, 0.0, 1.0]), "std is .*: give numbers above 0"),
-        (lambda: Selected(nn.Identity(), []), r"outputs is \[\]: give"),
-        (lambda: Selected(nn.Identity(), [3, -1]), r"outputs is \[3, -1\]: give"),
+        (lambda: Normalized(nn.Identity(), MEAN, [1.0, 0.0, 1.0]), "std is .*: pass numbers above 0"),
+        (lambda: Selected(nn.Identity(), []), r"outputs is \[\]: pass"),
+        (lambda: Selected(nn.Identity(), [3, -1]), r"outputs is \[3, -1\]: pass"),
         (lambda: load_classifier("vgg"), "name is 'vgg': use one of resnet20, resnet56, mobilenet_v2, squeezenet"),
     ],
 )
@@ -286,8 +286,8 @@ def test_imagenettes_classes_of_the_thousand(data: Path) -> None:
 def test_damaged_or_other_weights(data: Path) -> None:
     path = data / WEIGHTS["resnet20"]
     path.write_bytes(b"<html>moved</html>")
-    with pytest.raises(ValueError, match="has no weights of resnet20"):
+    with pytest.raises(ValueError, match="does not hold the weights of resnet20"):
         load_classifier("resnet20")
     torch.save(CifarResNet(56).state_dict(), path)
-    with pytest.raises(ValueError, match="has no weights of resnet20"):
+    with pytest.raises(ValueError, match="does not hold the weights of resnet20"):
         load_classifier("resnet20")

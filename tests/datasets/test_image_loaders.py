@@ -93,7 +93,7 @@ def test_a_file_of_cifar10_that_is_cut_short(length: int, data: Path) -> None:
     path = data / "cifar-10-batches-bin" / "test_batch.bin"
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(length))
-    with pytest.raises(ValueError, match=rf"test_batch.bin has {length} bytes where .* has 30730000"):
+    with pytest.raises(ValueError, match=rf"test_batch.bin has {length} bytes, but .* have 30730000"):
         load_cifar10("test")
 
 
@@ -120,7 +120,7 @@ def test_bad_arguments() -> None:
         load_cifar10(split)
     with pytest.raises(ValueError, match="split is 'validation': use 'train' or 'val'"):
         Imagenette(split)
-    with pytest.raises(ValueError, match="size is 0: give"):
+    with pytest.raises(ValueError, match="size is 0: pass"):
         Imagenette("val", 0)
 
 

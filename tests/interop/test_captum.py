@@ -1,4 +1,4 @@
-"""Our explainer among captum's attribution methods."""
+"""Tests of our explainer as an attribution method of captum."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def linear(x: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def three() -> FastSHAP:
-    """Of three outputs, and of a game that is additive, so that the values are known: weight * (x - mean)."""
+    """Return an explainer with three outputs and an additive game, whose values are weight * (x - mean)."""
     return explainer(linear, value_function="baseline").fit(X)
 
 
@@ -42,13 +42,13 @@ def grouped() -> FastSHAP:
 
 
 def baseline_of(fitted: FastSHAP) -> Tensor:
-    """What hidden columns of its rows are, (1, columns)."""
+    """Return the values of hidden columns, (1, columns)."""
     game = fitted.value_function_
     assert isinstance(game, Baseline)
     return game.rows_.float()
 
 
-def test_it_is_an_attribution(three: FastSHAP) -> None:
+def test_the_explainer_is_a_captum_attribution(three: FastSHAP) -> None:
     method = FastShap(three)
     assert isinstance(method, Attribution)
     assert method.get_name() == "Fast Shap"
@@ -57,7 +57,7 @@ def test_it_is_an_attribution(three: FastSHAP) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_attributions_are_the_values_in_the_type_of_the_inputs(three: FastSHAP, dtype: torch.dtype) -> None:
+def test_attributions_are_shapley_values_with_the_dtype_of_the_inputs(three: FastSHAP, dtype: torch.dtype) -> None:
     inputs = X[:7].to(dtype).requires_grad_()
     found = FastShap(three).attribute(inputs, target=1)
     assert found.dtype == dtype
@@ -81,10 +81,10 @@ def test_attributions_are_the_values_in_the_type_of_the_inputs(three: FastSHAP, 
     ],
     ids=["int", "numpy", "tuple", "scalar", "one", "tensor", "list", "list of tuples"],
 )
-def test_targets_are_what_captum_takes(three: FastSHAP, target: Any, outputs: list[int]) -> None:
+def test_all_kinds_of_captum_targets_are_accepted(three: FastSHAP, target: Any, outputs: list[int]) -> None:
     from captum._utils.common import _select_targets
 
-    if not isinstance(target, np.integer):  # captum's own reading of it
+    if not isinstance(target, np.integer):  # Check that captum reads the target in the same way.
         assert _select_targets(torch.arange(3).expand(4, 3), target).reshape(-1).tolist() == outputs
     found = FastShap(three).attribute(X[:4], target=target)
     ours = three.shap_values(X[:4])[np.arange(4), :, outputs]
@@ -94,8 +94,8 @@ def test_targets_are_what_captum_takes(three: FastSHAP, target: Any, outputs: li
 @pytest.mark.parametrize(
     "target", [None, 3, -1, 0.5, True, "a", [0, 1], [0, 1, 2, 3], (0, 1), torch.tensor([0.0, 1.0, 2.0, 0.0]), [1]]
 )
-def test_targets_that_are_none(three: FastSHAP, target: Any) -> None:
-    with pytest.raises(InputError, match=r"target is .*: give the number of one of .*, 0 to 2, or a list .* of 4"):
+def test_invalid_targets_are_refused(three: FastSHAP, target: Any) -> None:
+    with pytest.raises(InputError, match=r"target is .*: pass the index of one of .*, 0 to 2, or a list .* of 4"):
         FastShap(three).attribute(X[:4], target=target)
 
 
@@ -104,19 +104,19 @@ def test_one_output_needs_no_target() -> None:
     np.testing.assert_allclose(FastShap(fitted).attribute(X[:3]).numpy(), fitted.shap_values(X[:3]), rtol=1e-6)
 
 
-def test_a_tuple_of_one_comes_back_as_one(three: FastSHAP) -> None:
+def test_a_tuple_of_one_tensor_returns_a_tuple_of_one(three: FastSHAP) -> None:
     (found,) = FastShap(three).attribute((X[:3],), target=0)
     assert torch.equal(found, FastShap(three).attribute(X[:3], target=0))
 
 
 @pytest.mark.parametrize("inputs", [(X[:2], X[:2]), X[:2].numpy(), ()])
-def test_inputs_are_one_tensor(three: FastSHAP, inputs: Any) -> None:
+def test_inputs_other_than_one_tensor_are_refused(three: FastSHAP, inputs: Any) -> None:
     with pytest.raises(InputError, match=r"inputs is .*: pass one tensor"):
         FastShap(three).attribute(inputs, target=0)
 
 
-def test_it_comes_close_to_captums_own_kernel_shap(three: FastSHAP) -> None:
-    """On an additive game, whose values both know: theirs exactly, from its regression, ours as it has learnt."""
+def test_values_are_close_to_those_of_captum_kernel_shap(three: FastSHAP) -> None:
+    """The game is additive: captum's regression is exact, and ours is as good as its short training."""
     baseline = baseline_of(three)
     theirs = KernelShap(linear).attribute(X[:1], baselines=baseline, target=0, n_samples=200)
     known = (X[:1] - baseline) * WEIGHT[:, 0]
@@ -127,7 +127,7 @@ def test_it_comes_close_to_captums_own_kernel_shap(three: FastSHAP) -> None:
     assert np.square(ours - exact).sum() / np.square(exact).sum() < 0.2
 
 
-def test_a_groups_value_is_shared_among_its_columns(grouped: FastSHAP) -> None:
+def test_the_value_of_a_group_is_divided_among_its_columns(grouped: FastSHAP) -> None:
     found = FastShap(grouped).attribute(X[:6], target=2).numpy()
     ours = grouped.shap_values(X[:6])[..., 2]
     np.testing.assert_array_equal(found[:, 0], found[:, 2])
@@ -145,7 +145,7 @@ def test_attributions_sum_to_grand_minus_null(grouped: FastSHAP, target: Any) ->
     assert torch.allclose(moved, torch.ones(6, dtype=torch.float64))
 
 
-def test_what_is_not_normalised_has_a_delta() -> None:
+def test_values_that_are_not_normalised_have_a_convergence_delta() -> None:
     fitted = explainer(lambda x: x[:, 0] * x[:, 1], normalize="never").fit(X)
     found, delta = FastShap(fitted).attribute(X[:6].double(), return_convergence_delta=True)
     x = fitted.schema_.encode(X[:6])[:]
@@ -156,7 +156,7 @@ def test_what_is_not_normalised_has_a_delta() -> None:
 
 @pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_have_a_players_value_spread_over_its_pixels(channels: int) -> None:
+def test_the_value_of_a_superpixel_is_divided_among_its_pixels_and_channels(channels: int) -> None:
     images = small_images.X.repeat(1, channels, 1, 1)
     model = torch.nn.Sequential(torch.nn.Conv2d(channels, 1, 1), small_images.network())
     fitted = small_images.explainer(model.eval()).fit(images)
@@ -169,7 +169,7 @@ def test_images_have_a_players_value_spread_over_its_pixels(channels: int) -> No
     assert method.forward_func(images[:5]).shape == (5, 3)
 
 
-def test_segments() -> None:
+def test_the_value_of_a_segment_is_divided_among_its_pixels() -> None:
     segments = np.arange(64).reshape(8, 8) % 3
     from fastshapley import Superpixels
 
@@ -180,7 +180,7 @@ def test_segments() -> None:
     np.testing.assert_allclose(np.stack(sums, axis=1), values.numpy(), atol=1e-6)
 
 
-def test_categories_come_as_their_numbers() -> None:
+def test_categories_are_passed_as_codes_and_invalid_codes_are_refused() -> None:
     table, y = people()
     fitted = explainer(people_model(table, y)).fit(table)
     encoded = fitted.schema_.encode(table[:9])[:]
@@ -191,20 +191,20 @@ def test_categories_come_as_their_numbers() -> None:
     for value in (3.0, 0.5, -1.0):
         wrong = encoded.clone()
         wrong[4, 2] = value
-        with pytest.raises(InputError, match=f"inputs has {value:g} in row 4 of the column 'job'"):
+        with pytest.raises(InputError, match=f"inputs has {value:g} in row 4 of column 'job'"):
             FastShap(fitted).attribute(wrong, target=1)
-    with pytest.raises(InputError, match=r"inputs has shape \(9, 4\) where \(n, 5\) is expected"):
+    with pytest.raises(InputError, match=r"inputs has shape \(9, 4\): expected \(n, 5\)"):
         FastShap(fitted).attribute(encoded[:, 1:], target=1)
 
 
-def test_players_that_are_no_columns_have_no_place() -> None:
+def test_players_that_are_not_columns_are_refused() -> None:
     fitted = explainer(None, value_function=_Halves()).fit(X)
     with pytest.raises(InputError, match="players that are not columns of its inputs"):
         FastShap(fitted)
 
 
 class _Halves:
-    """Two players for four columns."""
+    """A game of two players on rows of four columns."""
 
     players, outputs = 2, 1
 
@@ -213,8 +213,8 @@ class _Halves:
 
 
 @pytest.mark.usefixtures("seeded")
-def test_captums_metrics_and_noise_take_it(three: FastSHAP) -> None:
-    """Of an additive game the exact values predict each change that hiding columns makes."""
+def test_captum_metrics_and_noise_tunnel_accept_the_explainer(three: FastSHAP) -> None:
+    """The game is additive, so exact values predict each change that hiding columns makes."""
     method = FastShap(three)
     sharp = sensitivity_max(method.attribute, X[:5], target=1, perturb_radius=0.02)
     assert sharp.shape == (5,)
@@ -242,7 +242,7 @@ def test_captums_metrics_and_noise_take_it(three: FastSHAP) -> None:
     assert delta.numel() == 20
 
 
-def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_import_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     monkeypatch.delitem(sys.modules, "fastshapley.interop.captum")
     with pytest.raises(ImportError, match=r"needs captum: install it with pip install 'fastshapley\[images\]'"):

@@ -1,4 +1,4 @@
-"""Explainers as MLflow's models: logged, loaded and served, with no pickle."""
+"""Tests of explainers as MLflow models: logged, loaded and served without a pickle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A tracking store in files of this test's own; nothing is unpickled, and nobody is told of it."""
+    """Use a tracking store in the folder of the test, without pickles and without telemetry."""
     for name, value in {
         "MLFLOW_ALLOW_FILE_STORE": "true",
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -54,7 +54,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def grouped() -> tuple[FastSHAP, pd.DataFrame]:
-    """Of people: a player with two columns, a category of pandas' own type, gaps, and two outputs."""
+    """Return an explainer of a table with a group, a pandas categorical, gaps and two outputs, and the table."""
     X, y = people()
     return explainer(people_model(X, y), players=Groups({"work": ["income", "job"]})).fit(X), X
 
@@ -66,7 +66,7 @@ def saved(grouped: tuple[FastSHAP, pd.DataFrame], tmp_path: Path) -> Path:
 
 
 def check(found: pd.DataFrame, fitted: FastSHAP, X: Any) -> None:
-    """That a table holds the explanation of rows: values, base values, and their sums."""
+    """Check that a table holds the values, base values and predictions of rows."""
     explanation = fitted(X)
     outputs = len(fitted.output_names_)
     values = np.reshape(explanation.values, (len(X), -1, outputs))
@@ -80,7 +80,9 @@ def check(found: pd.DataFrame, fitted: FastSHAP, X: Any) -> None:
     assert found.shape == (len(X), (len(fitted.player_names_) + 2) * outputs)
 
 
-def test_logged_loaded_and_asked(grouped: tuple[FastSHAP, pd.DataFrame]) -> None:
+def test_a_logged_explainer_can_be_loaded_and_predicts_from_every_uri(
+    grouped: tuple[FastSHAP, pd.DataFrame],
+) -> None:
     fitted, X = grouped
     with mlflow.start_run() as run:
         info = interop.log_explainer(fitted, "credit", registered_model_name="credit")
@@ -92,7 +94,7 @@ def test_logged_loaded_and_asked(grouped: tuple[FastSHAP, pd.DataFrame]) -> None
         check(mlflow.pyfunc.load_model(uri).predict(X[:9]), fitted, X[:9])
 
 
-def test_the_artifact_is_the_one_file(saved: Path) -> None:
+def test_the_artifact_is_one_file_without_a_pickle(saved: Path) -> None:
     names = {path.name for path in saved.rglob("*") if path.is_file()}
     assert {"MLmodel", "explainer.fastshap", "requirements.txt"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".joblib", ".pt"))]
@@ -101,7 +103,9 @@ def test_the_artifact_is_the_one_file(saved: Path) -> None:
     assert "fastshapley[mlflow]==" in (saved / "requirements.txt").read_text()
 
 
-def test_rows_keep_their_index_and_come_in_any_order(saved: Path, grouped: tuple[FastSHAP, pd.DataFrame]) -> None:
+def test_predictions_keep_the_index_and_accept_columns_in_any_order(
+    saved: Path, grouped: tuple[FastSHAP, pd.DataFrame]
+) -> None:
     fitted, X = grouped
     rows = X[40:45]
     found = mlflow.pyfunc.load_model(os.fspath(saved)).predict(rows[rows.columns[::-1]])
@@ -109,7 +113,9 @@ def test_rows_keep_their_index_and_come_in_any_order(saved: Path, grouped: tuple
     check(found, fitted, rows)
 
 
-def test_signature_and_example_are_inferred(saved: Path, grouped: tuple[FastSHAP, pd.DataFrame]) -> None:
+def test_the_signature_and_the_input_example_are_inferred(
+    saved: Path, grouped: tuple[FastSHAP, pd.DataFrame]
+) -> None:
     fitted, X = grouped
     model = mlflow.models.Model.load(os.fspath(saved))
     kinds = {spec.name: str(getattr(spec.type, "name", spec.type)) for spec in model.signature.inputs}
@@ -120,19 +126,19 @@ def test_signature_and_example_are_inferred(saved: Path, grouped: tuple[FastSHAP
     assert list(example.columns) == list(X.columns)
     assert len(example) == 5
     check(mlflow.pyfunc.load_model(os.fspath(saved)).predict(example), fitted, example)
-    # of the columns' own values, but no rows that were trained on
+    # The example has values of the columns, but no training row.
     assert set(example["city"]) <= {"Bern", "Basel"}
     assert len(example.merge(X.astype({"city": str}), on=["age", "income", "job"])) == 0
 
 
-def test_the_report_is_in_the_metadata(saved: Path, grouped: tuple[FastSHAP, pd.DataFrame]) -> None:
+def test_the_metadata_holds_the_report(saved: Path, grouped: tuple[FastSHAP, pd.DataFrame]) -> None:
     report = grouped[0].report_
     assert report is not None
     metadata = mlflow.models.Model.load(os.fspath(saved)).metadata
     assert metadata["report"]["relative_squared_error"] == report.relative_squared_error
 
 
-def test_what_the_user_gives_goes_to_mlflow(grouped: tuple[FastSHAP, pd.DataFrame], tmp_path: Path) -> None:
+def test_options_of_the_user_are_passed_to_mlflow(grouped: tuple[FastSHAP, pd.DataFrame], tmp_path: Path) -> None:
     fitted, X = grouped
     given = {"pip_requirements": ["fastshapley==7"], "metadata": {"team": "credit"}}
     interop.save_explainer(fitted, tmp_path / "given", input_example=X[:3], **given)
@@ -142,12 +148,12 @@ def test_what_the_user_gives_goes_to_mlflow(grouped: tuple[FastSHAP, pd.DataFram
     np.testing.assert_array_equal(model.load_input_example(os.fspath(tmp_path / "given"))["age"], X["age"][:3])
     with pytest.raises(InputError, match="X lacks the column 'age'"):
         interop.save_explainer(fitted, tmp_path / "other", input_example=X.drop(columns="age"))
-    with pytest.raises(InputError, match="python_model is what this function passes to MLflow itself"):
+    with pytest.raises(InputError, match="python_model is passed to MLflow by this function"):
         interop.save_explainer(fitted, tmp_path / "other", python_model=object())
 
 
 @pytest.mark.parametrize("container", ["array", "tensor", "integers"])
-def test_arrays_have_columns_without_names(container: str, tmp_path: Path) -> None:
+def test_explainers_of_arrays_accept_arrays_and_frames_with_any_names(container: str, tmp_path: Path) -> None:
     array = numbers(150)
     X: Any = {"array": array, "tensor": torch.from_numpy(array), "integers": (4 * array).astype(int)}[container]
     fitted = explainer(lambda x: 0.5 * x[:, 0] * x[:, 1]).fit(X)
@@ -159,15 +165,15 @@ def test_arrays_have_columns_without_names(container: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_columns_that_are_numbered(given: bool, tmp_path: Path) -> None:
+def test_columns_with_numbers_as_labels_are_found(given: bool, tmp_path: Path) -> None:
     X = pd.DataFrame(numbers())
     fitted = explainer(lambda rows: np.asarray(rows)[:, 0]).fit(X)
     interop.save_explainer(fitted, tmp_path / "saved", input_example=X[:3] if given else None)
     check(mlflow.pyfunc.load_model(os.fspath(tmp_path / "saved")).predict(X[:4].rename(columns=str)), fitted, X[:4])
 
 
-def test_columns_of_every_kind(tmp_path: Path) -> None:
-    """Those that MLflow has no type for, such as integers with gaps, come through as they are."""
+def test_columns_of_types_that_mlflow_does_not_have_are_accepted(tmp_path: Path) -> None:
+    """Integers with gaps, for example, have no type in MLflow."""
     rng = np.random.default_rng(0)
     X = pd.DataFrame(
         {
@@ -185,7 +191,7 @@ def test_columns_of_every_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["marginal", "images"])
-def test_what_needs_its_model_is_loaded_with_it(
+def test_explainers_that_need_the_model_are_loaded_with_it_and_not_served(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, image_explainer: FastSHAP
 ) -> None:
     if kind == "images":
@@ -196,24 +202,28 @@ def test_what_needs_its_model_is_loaded_with_it(
     caplog.clear()
     interop.save_explainer(fitted, tmp_path / "needy")
     (record,) = [r for r in caplog.records if r.name == "fastshapley.interop.mlflow"]
-    assert "the explainer needs its model" in record.message
+    assert "the explainer needs the model" in record.message
     loaded = interop.load_explainer(tmp_path / "needy", fitted.model)
     np.testing.assert_allclose(loaded.shap_values(X[:3]), fitted.shap_values(X[:3]), atol=1e-9)
     with pytest.raises((FileFormatError, ModelError), match="model"):
         mlflow.pyfunc.load_model(os.fspath(tmp_path / "needy")).predict(X[:3].numpy())
 
 
-def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_an_mlflow_model_without_an_explainer_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "loader.py"
     other.write_text("def _load_pyfunc(path):\n    return None\n")
     mlflow.pyfunc.save_model(
         os.fspath(tmp_path / "other"), loader_module="loader", data_path=os.fspath(other), pip_requirements=[]
     )
-    with pytest.raises(FileFormatError, match=r"log_explainer did not write: it has \['python_function'\]"):
+    with pytest.raises(
+        FileFormatError, match=r"not written by log_explainer: its flavors are \['python_function'\]"
+    ):
         interop.load_explainer(tmp_path / "other")
 
 
-def test_what_mlflows_shap_flavour_wrote_is_read(grouped: tuple[FastSHAP, pd.DataFrame], tmp_path: Path) -> None:
+def test_explainers_logged_by_mlflow_shap_can_be_loaded(
+    grouped: tuple[FastSHAP, pd.DataFrame], tmp_path: Path
+) -> None:
     fitted, X = grouped
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to serialize underlying model")
@@ -227,7 +237,7 @@ def test_what_mlflows_shap_flavour_wrote_is_read(grouped: tuple[FastSHAP, pd.Dat
 
 @dataclass(frozen=True)
 class Server:
-    """MLflow's scoring server in a process of its own."""
+    """An MLflow scoring server in a process of its own."""
 
     url: str
     fitted: FastSHAP
@@ -278,7 +288,7 @@ def server(grouped: tuple[FastSHAP, pd.DataFrame], tmp_path_factory: pytest.Temp
 
 
 @pytest.mark.parametrize("orient", ["split", "records"])
-def test_the_server_answers_json(server: Server, orient: str) -> None:
+def test_the_server_explains_rows_in_json(server: Server, orient: str) -> None:
     rows = server.X[:7]
     body = json.dumps({f"dataframe_{orient}": json.loads(rows.to_json(orient=orient))})  # type: ignore[call-overload]
     status, answer = server.ask(body.encode())
@@ -286,21 +296,20 @@ def test_the_server_answers_json(server: Server, orient: str) -> None:
     check(pd.DataFrame(answer["predictions"]), server.fitted, rows)
 
 
-def test_the_saved_example_can_be_sent(server: Server) -> None:
-    """MLflow writes what to send beside the model."""
+def test_the_server_accepts_the_example_that_mlflow_saves(server: Server) -> None:
     status, answer = server.ask((server.folder / "serving_input_example.json").read_bytes())
     assert status == 200
     example = mlflow.models.Model.load(os.fspath(server.folder)).load_input_example(os.fspath(server.folder))
     check(pd.DataFrame(answer["predictions"]), server.fitted, example)
 
 
-def test_the_server_says_what_is_missing(server: Server) -> None:
+def test_the_server_names_missing_columns(server: Server) -> None:
     status, answer = server.ask(b'{"dataframe_records": [{"age": 3}]}')
     assert status == 400
     assert "missing inputs" in answer["message"]
 
 
-def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_import_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.delitem(sys.modules, "fastshapley.interop.mlflow")
     with pytest.raises(ImportError, match=r"needs mlflow: install it with pip install 'fastshapley\[mlflow\]'"):

@@ -14,15 +14,22 @@ from numpy.typing import NDArray
 from read_only_store import ReadOnly
 
 from fastshapley.cli import main
-from fastshapley.paper import printed
 from fastshapley.paper import table_experiments as experiments_module
 from fastshapley.paper import table_page as page
 from fastshapley.paper import table_run as tabular
 from fastshapley.paper.store import Store
-from fastshapley.paper.table_experiments import ESTIMATORS, FULL, Curve, Experiments, Explainer, Game, Scale
+from fastshapley.paper.table_experiments import (
+    ESTIMATORS,
+    FULL,
+    CurvePiece,
+    ExplainerPiece,
+    GamePiece,
+    TableExperiments,
+    TableScale,
+)
 from fastshapley.paper.table_settings import TABLES
 
-TINY = Scale(test_rows=8, train_rows=300, epochs=1, share=0.02, samples=(1, 4), evaluations=40, truth=64)
+TINY = TableScale(test_rows=8, train_rows=300, epochs=1, share=0.02, samples=(1, 4), evaluations=40, truth=64)
 needs_census = pytest.mark.skipif(
     not (Path(os.environ.get("FASTSHAPLEY_DATA", "/nowhere")) / "census" / "adult.data").is_file(),
     reason="set FASTSHAPLEY_DATA to a folder that holds census/adult.data",
@@ -36,10 +43,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> dict[str, Any]:
-    return run(folder, Experiments(Store(folder / "store"), TINY))
+    return run(folder, TableExperiments(Store(folder / "store"), TINY))
 
 
-def run(folder: Path, experiments: Experiments) -> dict[str, Any]:
+def run(folder: Path, experiments: TableExperiments) -> dict[str, Any]:
     """Run the experiments on the census in one other process."""
     return tabular.write_results(
         experiments, folder / "results", ["census"], "a test --quick", workers=1, progress=False
@@ -68,9 +75,9 @@ class TestARun:
 
     def test_numbers_are_distances_to_the_truth(self, found: dict[str, Any], folder: Path) -> None:
         (game,) = found["games"]
-        experiments = Experiments(Store(folder / "store"), TINY)
-        truth = experiments.truth(Game("census"))["values"]
-        values = experiments.explainer(Explainer(Game("census"), "default"))["values"]
+        experiments = TableExperiments(Store(folder / "store"), TINY)
+        truth = experiments.truth(GamePiece("census"))["values"]
+        values = experiments.explainer(ExplainerPiece(GamePiece("census"), "default"))["values"]
         distances = np.sqrt(((values - truth) ** 2).sum((1, 2)))
         assert game["explainers"]["default"]["l2"] == pytest.approx(distances.mean())
         assert game["explainers"]["default"]["l2_interval"] == pytest.approx(
@@ -99,12 +106,12 @@ class TestARun:
 
     def test_a_second_run_only_reads(self, found: dict[str, Any], folder: Path) -> None:
         written = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
-        assert run(folder, Experiments(ReadOnly(folder / "store"), TINY)) == found
+        assert run(folder, TableExperiments(ReadOnly(folder / "store"), TINY)) == found
         assert {path.name: path.read_bytes() for path in (folder / "results").iterdir()} == written
 
     def test_what_is_lost_is_made_again_and_the_same(self, found: dict[str, Any], folder: Path) -> None:
-        experiments = Experiments(Store(folder / "store"), TINY)
-        explainer = Explainer(Game("census"), "paper", samples=4)
+        experiments = TableExperiments(Store(folder / "store"), TINY)
+        explainer = ExplainerPiece(GamePiece("census"), "paper", samples=4)
         before = experiments.explainer(explainer)
         files = set((folder / "store" / "explainers").iterdir())
         (lost,) = [path for path in files if path.suffix == ".npz" and same_values(path, before["raw"])]
@@ -129,24 +136,24 @@ class TestARun:
         assert "Because." in page.page(found, [], "Because.\n")
 
     def test_another_scale_is_another_key(self, found: dict[str, Any], folder: Path) -> None:
-        game = Game("census")
+        game = GamePiece("census")
         changes: list[dict[str, Any]] = [{"test_rows": 9}, {"train_rows": 301}, {"epochs": 2}]
         for changed in changes:
-            experiments = Experiments(Store(folder / "store"), replace(TINY, **changed))
+            experiments = TableExperiments(Store(folder / "store"), replace(TINY, **changed))
             assert not experiments.has(game)
-            assert not experiments.has(Curve(game, "permutation"))
-            assert not experiments.has(Explainer(game, "paper"))
-        fewer = Experiments(Store(folder / "store"), replace(TINY, evaluations=41, share=0.03))
+            assert not experiments.has(CurvePiece(game, "permutation"))
+            assert not experiments.has(ExplainerPiece(game, "paper"))
+        fewer = TableExperiments(Store(folder / "store"), replace(TINY, evaluations=41, share=0.03))
         assert fewer.has(game)
-        assert fewer.has(Explainer(game, "paper"))
-        assert not fewer.has(Explainer(game, "default"))
-        assert not fewer.has(Curve(game, "permutation"))
+        assert fewer.has(ExplainerPiece(game, "paper"))
+        assert not fewer.has(ExplainerPiece(game, "default"))
+        assert not fewer.has(CurvePiece(game, "permutation"))
 
     def test_other_code_is_another_key(
         self, found: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(experiments_module, "revision", lambda: "another")
-        assert not Experiments(Store(folder / "store"), TINY).has(Explainer(Game("census"), "paper"))
+        assert not TableExperiments(Store(folder / "store"), TINY).has(ExplainerPiece(GamePiece("census"), "paper"))
 
     def test_a_piece_that_fails_is_named_and_the_others_are_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,25 +164,17 @@ class TestARun:
         broken.write_text("")
         monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path / "data"))
         with pytest.raises(Exception, match=r".") as caught:
-            run(tmp_path, Experiments(Store(tmp_path / "store"), TINY))
-        assert any("Game(table='census'" in note for note in caught.value.__notes__)
+            run(tmp_path, TableExperiments(Store(tmp_path / "store"), TINY))
+        assert any("GamePiece(table='census'" in note for note in caught.value.__notes__)
 
 
 def test_the_pieces_of_a_full_run() -> None:
     games, rest = tabular.pieces(list(TABLES), FULL.samples)
     assert len(games) == 6  # four tables; marketing also with the marginal and the baseline game
-    explainers = [piece for piece in rest if isinstance(piece, Explainer)]
+    explainers = [piece for piece in rest if isinstance(piece, ExplainerPiece)]
     by_samples, ablation, others = 4 * 12, 4 * 8, 2 * 2
     assert len(explainers) == by_samples + ablation + others - 4  # 32 in pairs are in both
     assert len(rest) - len(explainers) == 6 * len(ESTIMATORS)
-
-
-def test_printed_figures_cover_what_is_shown() -> None:
-    games, _ = tabular.pieces(list(TABLES), FULL.samples)
-    for game in games:
-        assert printed.L2[game.table, game.kind][0] > 0
-        assert printed.SURROGATE_LOSS[game.table] > 0
-        assert set(printed.EVALUATIONS[game.table, game.kind]) == set(ESTIMATORS) - {"kernel, leverage"}
 
 
 def test_a_table_that_is_none_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
-"""Other methods that explain images, and curves that compare them.
+"""Other methods that explain images, for comparison: gradients, sampling, and an amortised leave-one-out.
 
-Each method takes the same images and players as `FastSHAP` and returns values in the shape of
-`FastSHAP.shap_values`.
+Each method takes the same images and players as `FastSHAP`, and returns values as `FastSHAP.shap_values` does.
 """
 
 from fastshapley.baselines.cxplain import CXPlain

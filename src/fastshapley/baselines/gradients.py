@@ -1,9 +1,7 @@
-"""Explanations by gradients, computed by captum and brought to the players.
+"""Explain images by gradients, which captum computes, and sum them over the players.
 
-Each function explains the outputs of ``network`` as they are; it is best given a classifier that returns logits.
-The result is (n, rows, columns, K) on a grid and (n, players, K) for a segmentation; with ``classes``, an array
-(n,), only that class of each image is explained, and the last axis is left out. Every class takes passes of its
-own: all of them cost K times as much as one.
+Each function explains the outputs of ``network`` as they are. A classifier should return logits. Every class needs
+passes of its own, so all K classes cost K times as much as one.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ from fastshapley.training.run import Run, seed_of
 
 logger = logging.getLogger(__name__)
 
-_GAP = 0.05  # of what DeepSHAP's values should sum to, above which it is said that they do not
-_NEAR = 1e-6  # numbers that lie closer have no slope to speak of between them
-_ACTIVATIONS = (  # that act on each number alone
+_SUM_TOLERANCE = 0.05  # relative error of the sum of DeepSHAP's values above which a warning is logged
+_MIN_CHANGE = 1e-6  # an activation whose input changes by less uses its gradient instead of a slope
+_ACTIVATIONS = (  # elementwise activations
     nn.CELU,
     nn.ELU,
     nn.GELU,
@@ -62,28 +60,56 @@ def grad_cam(
     classes: ArrayLike | None = None,
     batch_size: int = 64,
 ) -> NDArray[np.float64]:
-    """GradCAM (Selvaraju et al., 2017): a layer's maps, weighted by the mean gradients of the class, above zero.
+    """Explain images by GradCAM (Selvaraju et al., 2017).
 
-    ``layer`` is its name in ``dict(network.named_modules())``; by default the last layer that makes maps. What it
-    makes is interpolated, or averaged, to the players.
+    The maps of a layer are weighted by the mean gradients of the class. Negative values are set to zero. The result
+    is interpolated or averaged to the players.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        The network to explain.
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    players : Superpixels or Partition
+        The players.
+    layer : str, optional
+        The name of the layer in ``dict(network.named_modules())``. The default is the last layer that returns maps.
+    classes : array-like, optional
+        The class to explain for each image, (n,). The default explains all K classes.
+    batch_size : int, default=64
+        The number of images per pass.
+
+    Returns
+    -------
+    ndarray
+        Values (n, rows, columns, K) on a grid, or (n, players, K) for a segmentation. With ``classes`` the last
+        axis is left out.
+
+    Raises
+    ------
+    InputError
+        If there is no such layer, or it does not return maps.
     """
     captum = require("captum.attr", "images")
-    task = _Task.of(network, X, players, classes)
+    task = _GradientTask.of(network, X, players, classes)
     modules = dict(network.named_modules())
     if layer is None:
         made = made_maps(network, task.x)
         if not made:
-            raise InputError("network has no layer that makes maps, which GradCAM needs")
+            raise InputError(
+                "network has no layer that returns maps (b, channels, height, width), which GradCAM needs"
+            )
         layer = made[-1][0]
     if layer not in modules:
-        raise InputError(f"layer is {layer!r}, which the network does not have; there are {list(modules)[1:41]}")
+        raise InputError(f"layer is {layer!r}, which the network does not have: use one of {list(modules)[1:41]}")
     method = captum.LayerGradCam(task.network, modules[layer])
     to_players = ToPlayers(task.players).to(task.x.device)
 
     def attribute(x: Tensor, target: Tensor) -> Tensor:
         coarse = method.attribute(x, target=target, relu_attributions=True)
         if not isinstance(coarse, Tensor) or coarse.ndim != 4:
-            raise InputError(f"layer {layer!r} does not make maps (b, channels, height, width)")
+            raise InputError(f"layer is {layer!r}, which does not return maps (b, channels, height, width)")
         values: Tensor = to_players(coarse)
         return values
 
@@ -99,20 +125,41 @@ def integrated_gradients(
     classes: ArrayLike | None = None,
     batch_size: int = 64,
 ) -> NDArray[np.float64]:
-    """Integrated gradients (Sundararajan et al., 2017) from the image that the players' fill makes.
+    """Explain images by integrated gradients (Sundararajan et al., 2017), with the players' fill as the baseline.
 
-    Values are sums over a player's pixels and channels: all together they sum to the class's output for the image
-    minus that for the filled one, up to the error of ``steps`` points on the path.
+    The value of a player is the sum over its pixels and channels. The values of an image sum to the output for the
+    image minus the output for the baseline, up to the error of the numerical integration.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        The network to explain.
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    players : Superpixels or Partition
+        The players.
+    steps : int, default=50
+        The number of points on the path from the baseline to the image.
+    classes : array-like, optional
+        The class to explain for each image, (n,). The default explains all K classes.
+    batch_size : int, default=64
+        The number of images per pass.
+
+    Returns
+    -------
+    ndarray
+        Values (n, rows, columns, K) on a grid, or (n, players, K) for a segmentation. With ``classes`` the last
+        axis is left out.
     """
     captum = require("captum.attr", "images")
-    task = _Task.of(network, X, players, classes)
+    task = _GradientTask.of(network, X, players, classes)
     method = captum.IntegratedGradients(task.network)
     fill = task.players.filling(task.x)
 
     def attribute(x: Tensor, target: Tensor) -> Tensor:
         baseline = fill.expand_as(x)
         pixels = method.attribute(x, baseline, target=target, n_steps=steps, internal_batch_size=len(x))
-        return _within(pixels, task.players)
+        return _sum_over_players(pixels, task.players)
 
     return task.explain(attribute, batch_size)
 
@@ -129,15 +176,41 @@ def smooth_grad(
     batch_size: int = 64,
     random_state: int | None = 0,
 ) -> NDArray[np.float64]:
-    """SmoothGrad (Smilkov et al., 2017): the mean gradient at noisy copies of an image, summed within players.
+    """Explain images by SmoothGrad (Smilkov et al., 2017): mean gradients at noisy copies of an image.
 
-    noise: the standard deviation, as a share of the range of the image's pixels.
-    absolute: sum the sizes of the mean gradients, as tf-explain does, which the FastSHAP paper used. The sign of a
-        gradient says whether a brighter pixel would help the class, not whether the pixel as it is does, and
-        neighbours' signs cancel in a sum. With False the gradients are summed as they are.
+    The value of a player is the sum over its pixels and channels.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        The network to explain.
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    players : Superpixels or Partition
+        The players.
+    samples : int, default=50
+        The number of noisy copies per image.
+    noise : float, default=0.15
+        The standard deviation of the noise, as a share of the range of the image's pixels.
+    absolute : bool, default=True
+        Whether to sum absolute values, as in tf-explain, which the FastSHAP paper used. The sign of a gradient says
+        whether a brighter pixel would help the class, not whether the pixel itself does, and the signs of
+        neighbouring pixels cancel in a sum.
+    classes : array-like, optional
+        The class to explain for each image, (n,). The default explains all K classes.
+    batch_size : int, default=64
+        The number of images per pass.
+    random_state : int, default=0
+        The seed.
+
+    Returns
+    -------
+    ndarray
+        Values (n, rows, columns, K) on a grid, or (n, players, K) for a segmentation. With ``classes`` the last
+        axis is left out.
     """
     captum = require("captum.attr", "images")
-    task = _Task.of(network, X, players, classes)
+    task = _GradientTask.of(network, X, players, classes)
 
     def scaled(x: Tensor, width: Tensor) -> Tensor:
         outputs: Tensor = task.network(x * width)
@@ -146,7 +219,7 @@ def smooth_grad(
     method = captum.NoiseTunnel(captum.Saliency(scaled))
 
     def attribute(x: Tensor, target: Tensor) -> Tensor:
-        # captum has one deviation for all images: the images are scaled to it
+        # captum uses one standard deviation for all images, so the images are scaled to it.
         width = (x.amax((1, 2, 3), keepdim=True) - x.amin((1, 2, 3), keepdim=True)).clamp(min=1e-12)
         pixels = method.attribute(
             x / width,
@@ -157,7 +230,7 @@ def smooth_grad(
             additional_forward_args=width,
             abs=False,
         )
-        return _within((pixels.abs() if absolute else pixels) / width, task.players)
+        return _sum_over_players((pixels.abs() if absolute else pixels) / width, task.players)
 
     with Run(seed_of(random_state)).isolated("smooth grad"):
         return task.explain(attribute, batch_size)
@@ -172,24 +245,45 @@ def deep_shap(
     classes: ArrayLike | None = None,
     batch_size: int = 64,
 ) -> NDArray[np.float64]:
-    """DeepSHAP (Lundberg and Lee, 2017): DeepLift's rescale rule, averaged over ``background``, some images.
+    """Explain images by DeepSHAP (Lundberg and Lee, 2017): DeepLift's rescale rule, averaged over a background.
 
-    Values are sums over a player's pixels and channels: all together they sum to the class's output for the image
-    minus its mean over the background. For that each activation of the network must be a module; where the sums are
-    off, a warning is logged.
+    The value of a player is the sum over its pixels and channels. The values of an image sum to the output for the
+    image minus the mean output for the background. This requires that each activation of the network is a module.
+    If the sums are wrong, a warning is logged.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        The network to explain.
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    players : Superpixels or Partition
+        The players.
+    background : Tensor, array or dataset
+        Images to compare with, (m, channels, height, width).
+    classes : array-like, optional
+        The class to explain for each image, (n,). The default explains all K classes.
+    batch_size : int, default=64
+        The number of images per pass.
+
+    Returns
+    -------
+    ndarray
+        Values (n, rows, columns, K) on a grid, or (n, players, K) for a segmentation. With ``classes`` the last
+        axis is left out.
     """
     captum = require("captum.attr", "images")
-    task = _Task.of(network, X, players, classes)
+    task = _GradientTask.of(network, X, players, classes)
     others, _ = bind_images(background, task.players)
     others = others.to(task.x.device)
     paired = replace(task, network=_rescalable(task.network))
     method = captum.DeepLiftShap(paired.network)
-    several = others if len(others) > 1 else others.expand(2, -1, -1, -1)  # captum does not take a single one
+    several = others if len(others) > 1 else others.expand(2, -1, -1, -1)  # captum needs two or more
 
     def attribute(x: Tensor, target: Tensor) -> Tensor:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Setting forward, backward hooks")
-            return _within(method.attribute(x, several, target=target), task.players)
+            return _sum_over_players(method.attribute(x, several, target=target), task.players)
 
     values = paired.explain(attribute, max(1, batch_size // len(several)))
     _check_sums(values, task, others, batch_size)
@@ -197,8 +291,8 @@ def deep_shap(
 
 
 @dataclass(frozen=True)
-class _Task:
-    """What is explained: a network's outputs, images, their players, and the classes of each, (n, classes)."""
+class _GradientTask:
+    """What to explain: a network, images, their players, and the classes of each image, (n, classes)."""
 
     network: nn.Module
     x: Tensor
@@ -207,7 +301,9 @@ class _Task:
     chosen: bool
 
     @classmethod
-    def of(cls, network: nn.Module, X: Any, players: Partition | Superpixels, classes: ArrayLike | None) -> _Task:
+    def of(
+        cls, network: nn.Module, X: Any, players: Partition | Superpixels, classes: ArrayLike | None
+    ) -> _GradientTask:
         if not isinstance(network, nn.Module):
             raise InputError(f"network is a {type(network).__name__}: gradients need a torch.nn.Module")
         x, partition = bind_images(X, players)
@@ -222,7 +318,7 @@ class _Task:
         return cls(matrix, x, partition, targets.to(x.device), classes is not None)
 
     def explain(self, attribute: Callable[[Tensor, Tensor], Tensor], batch_size: int) -> NDArray[np.float64]:
-        """The values of all images, from those (b, players) of some of them and a class (b,) of each."""
+        """Return the values of all images; ``attribute`` returns (b, players) for a batch and a class per image."""
         parts = []
         with evaluating(self.network), torch.enable_grad():
             for x, targets in zip(self.x.split(batch_size), self.targets.split(batch_size), strict=True):
@@ -232,7 +328,7 @@ class _Task:
 
 
 class _Matrix(nn.Module):
-    """A network whose outputs are (b, outputs), also if it is a single one that has no axis."""
+    """A network that always returns (b, outputs), also for a single output without an axis."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -246,18 +342,19 @@ class _Matrix(nn.Module):
         return made[:, None] if made.ndim == 1 else made
 
 
-def _within(pixels: Tensor, players: Partition) -> Tensor:
-    """The sums (b, players) of what each player's pixels have, (b, channels, height, width)."""
+def _sum_over_players(pixels: Tensor, players: Partition) -> Tensor:
+    """Sum attributions of pixels, (b, channels, height, width), over each player: (b, players)."""
     flat = pixels.detach().double().sum(1).flatten(1)
     owner = torch.tensor(players.owner, device=flat.device)
     return flat.new_zeros(len(flat), len(players)).index_add(1, owner, flat)
 
 
 def _rescalable(network: nn.Module) -> nn.Module:
-    """A copy of the network whose gradients are DeepLift's multipliers, for pairs of an image and a reference.
+    """Return a copy of the network whose gradients are DeepLift's multipliers, for pairs of image and reference.
 
-    captum's own hooks (0.9) give wrong sums where activations or max poolings follow each other directly, and where
-    the windows of one overlap; and it knows few activations. It finds none to hook in the copy, and does the rest.
+    captum's own hooks (version 0.9) give wrong sums where activations or max poolings follow each other directly,
+    or the windows of a max pooling overlap. They also support few activations. In the copy captum finds none to
+    hook.
     """
     network = copy.deepcopy(network)
     for module in list(network.modules()):
@@ -270,9 +367,9 @@ def _rescalable(network: nn.Module) -> nn.Module:
 
 
 class _Secant(nn.Module):
-    """An activation with the slope between an image's number and its reference's for a gradient: the rescale rule.
+    """An activation whose gradient is the slope between the image and its reference: the rescale rule.
 
-    The first half of a batch are images, the second their references.
+    The first half of a batch holds images, the second half their references.
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -280,19 +377,19 @@ class _Secant(nn.Module):
         self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.body(x.clone())  # which may work in place
+        made: Tensor = self.body(x.clone())  # the activation may work in place
         run, rise = _changes(x), _changes(made)
-        near = run.abs() < _NEAR
+        near = run.abs() < _MIN_CHANGE
         slope = rise / run.where(~near, 1.0)
         straight = made.detach() + slope.repeat(2, *[1] * (x.ndim - 1)) * (x - x.detach())
         return torch.where(near.repeat(2, *[1] * (x.ndim - 1)), made, straight)
 
 
 class _SharedMax(nn.Module):
-    """A max pooling in which a change of the maximum is credited to one pixel, by the slope that makes it so.
+    """A max pooling that attributes a change of the maximum to one pixel.
 
-    Where the maximum rises from the reference's, that is the pixel that has it in the image; where it falls, the
-    one that had it in the reference.
+    If the maximum rises from the reference to the image, this is the pixel with the maximum in the image. If it
+    falls, it is the pixel with the maximum in the reference.
     """
 
     def __init__(self, pool: nn.MaxPool2d) -> None:
@@ -306,28 +403,28 @@ class _SharedMax(nn.Module):
         result = made.detach().flatten(2)
         for where, rise in zip(places, ((image - reference).relu(), -(reference - image).relu()), strict=True):
             length = run.gather(2, where)
-            slope = rise / length.where(rise != 0, 1.0)  # where the maximum changes, so does this pixel
+            slope = rise / length.where(rise != 0, 1.0)  # this pixel changes if the maximum does
             there = flat.gather(2, where.repeat(2, 1, 1))
             result = result + slope.repeat(2, 1, 1) * (there - there.detach())
         return result.view_as(made)
 
 
 def _changes(x: Tensor) -> Tensor:
-    """From references, the second half of a batch, to images, the first."""
+    """Return images, the first half of a batch, minus references, the second half."""
     image, reference = x.detach().chunk(2)
     return image - reference
 
 
-def _check_sums(values: NDArray[np.float64], task: _Task, background: Tensor, batch_size: int) -> None:
+def _check_sums(values: NDArray[np.float64], task: _GradientTask, background: Tensor, batch_size: int) -> None:
     with evaluating(task.network):
         grand = torch.cat([task.network(part) for part in task.x.split(batch_size)]).double()
         null = torch.cat([task.network(part) for part in background.split(batch_size)]).double().mean(0)
     expected = (grand - null).gather(1, task.targets).cpu().numpy()
     gap = np.abs(values.reshape(len(values), len(task.players), -1).sum(1) - expected).mean()
-    if gap > _GAP * np.abs(expected).mean():
+    if gap > _SUM_TOLERANCE * np.abs(expected).mean():
         logger.warning(
-            "deep_shap: values miss what they should sum to by %.3g, where that is %.3g, on average: the network "
-            "has an activation that is no module, or of a kind that is not known here",
+            "deep_shap: on average, the sum of the values is off by %.3g, where it should be %.3g: the network has "
+            "an activation that is not a module, or of an unsupported kind",
             gap,
             np.abs(expected).mean(),
         )

@@ -1,6 +1,6 @@
-"""Inclusion and exclusion curves: what a classifier makes of images of which only some players are shown.
+"""Inclusion and exclusion curves: the outputs of a classifier when only some players of an image are shown.
 
-A ranking of the players is good if the class stays with its first ones alone, and goes with them.
+A ranking of the players is good if the first players alone keep the class, and the image without them loses it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,24 @@ from fastshapley.data.players import Partition, Superpixels
 from fastshapley.errors import InputError
 from fastshapley.metrics import Array, bootstrap_interval
 
+# The shares of the players that the paper shows or fills.
 PAPER_SHARES = (0.01, 0.05, 0.10, 0.15, 0.25, 0.50, 0.75, 0.85, 0.90, 0.95, 0.99)
+# The same, with both ends.
 SHARES = (0.0, *PAPER_SHARES, 1.0)
-_CLIP = 1e-7  # probabilities are kept this far from 0 and 1 before the log-odds
+_MIN_PROBABILITY = 1e-7  # distance of probabilities from 0 and 1 before the log-odds
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One score of each image, ``scores`` (n, shares), at each of ``shares`` (shares,) of the players."""
+    """One score per image and share of the players.
+
+    Parameters
+    ----------
+    shares : ndarray
+        The shares of the players, (shares,).
+    scores : ndarray
+        The scores, (n, shares).
+    """
 
     shares: Array
     scores: Array
@@ -39,29 +49,63 @@ class Curve:
 
     @property
     def auc(self) -> Array:
-        """The area under each image's curve, (n,), by trapezoids from the first share to the last.
+        """The area under each image's curve, (n,), by the trapezoidal rule.
 
+        Examples
+        --------
         >>> Curve(np.array([0.0, 0.5, 1.0]), np.array([[0.0, 1.0, 1.0]])).auc
         array([0.75])
         """
         return integrate.trapezoid(self.scores, self.shares, axis=1)
 
     def interval(self, level: float = 0.95, random_state: int | None = 0) -> tuple[float, float]:
-        """The bootstrap interval of the mean area."""
+        """Return the bootstrap interval of the mean area.
+
+        Parameters
+        ----------
+        level : float, default=0.95
+            The confidence level.
+        random_state : int, default=0
+            The seed.
+
+        Returns
+        -------
+        tuple of float
+            The lower and the upper end.
+        """
         return bootstrap_interval(self.auc, level, random_state=random_state)
 
     def band(self, level: float = 0.95, random_state: int | None = 0) -> Array:
-        """The bootstrap interval of the mean at each share, (2, shares): the lower ends, then the upper ones."""
+        """Return the bootstrap interval of the mean at each share.
+
+        Parameters
+        ----------
+        level : float, default=0.95
+            The confidence level.
+        random_state : int, default=0
+            The seed.
+
+        Returns
+        -------
+        ndarray
+            The lower and the upper ends, (2, shares).
+        """
         columns = self.scores.T
         return np.array([bootstrap_interval(column, level, random_state=random_state) for column in columns]).T
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The curves of one way to show players, by score.
+    """The curves of three scores.
 
-    agreement: 1 where the most likely class is the one that is explained, else 0.
-    log_odds, probability: of the class that is explained.
+    Parameters
+    ----------
+    agreement : Curve
+        1 if the most likely class is the explained one, otherwise 0.
+    log_odds : Curve
+        The log-odds of the explained class.
+    probability : Curve
+        The probability of the explained class.
     """
 
     agreement: Curve
@@ -71,9 +115,16 @@ class Scores:
 
 @dataclass(frozen=True)
 class Curves:
-    """``inclusion`` shows the first players of the ranking and fills all else, ``exclusion`` fills those alone.
+    """The inclusion and exclusion curves of a ranking.
 
-    A better ranking has larger areas under the inclusion curves, and smaller ones under the exclusion curves.
+    A better ranking has larger areas under the inclusion curves, and smaller areas under the exclusion curves.
+
+    Parameters
+    ----------
+    inclusion : Scores
+        The first players of the ranking are shown, and all others are filled.
+    exclusion : Scores
+        The first players of the ranking are filled, and all others are shown.
     """
 
     inclusion: Scores
@@ -91,22 +142,48 @@ def removal_curves(
     batch_size: int = 256,
     random_state: int | None = 0,
 ) -> Curves:
-    """The curves of images whose players ``values`` rank, the largest first.
+    """Return the inclusion and exclusion curves of images.
 
-    predict: from images (b, channels, height, width) to the probabilities of the classes (b, K). To be fair to all
-        methods it is an evaluator, a network that was trained on images with players hidden. Of a network with
-        logits, in evaluation mode, it is ``lambda images: network(images).softmax(1)``.
-    X: images (n, channels, height, width).
-    values: (n, players), or (n, rows, columns) on a grid, of the class that is explained. Ties are broken at
-        random: a method that gives all players the same value must not profit from how an image is laid out.
-    labels: (n,), the class that is explained, which the original model predicts for the full image.
-    shares: of the players that are shown, or filled, each to the nearest whole number of them. ``PAPER_SHARES``
-        leave out the two ends, which are the same for all methods; the area is that between the shares given.
+    Parameters
+    ----------
+    predict : callable
+        Returns the class probabilities (b, K) of images (b, channels, height, width). To treat all methods equally,
+        use an evaluator: a network that was trained on images with hidden players. For a network in evaluation mode
+        that returns logits, pass ``lambda images: network(images).softmax(1)``.
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    values : array-like
+        The values of the explained class, (n, players), or (n, rows, columns) on a grid. The player with the
+        largest value ranks first. Ties are broken at random, so that a method with equal values does not profit
+        from the layout of the image.
+    players : Superpixels or Partition
+        The players.
+    labels : array-like
+        The explained class of each image, (n,): the class that the original model predicts for the full image.
+    shares : sequence of float, default=SHARES
+        The shares of the players that are shown or filled, rounded to whole players. ``PAPER_SHARES`` leaves out
+        both ends, which are the same for all methods. The area is that between the first and the last share.
+    batch_size : int, default=256
+        The number of images per call of ``predict``.
+    random_state : int, default=0
+        The seed of the ties.
 
-    RISE's insertion and deletion (Petsiuk et al., 2018), with the players' fill for its blur, are the areas under
-    the probability that the original model itself gives, player by player:
+    Returns
+    -------
+    Curves
+        The curves.
 
-    >>> def model(images):  # that looks at the top left pixel
+    Raises
+    ------
+    InputError
+        If the arguments do not fit together, or ``predict`` does not return probabilities.
+
+    Examples
+    --------
+    RISE's insertion and deletion (Petsiuk et al., 2018) are the areas under the probability of the original model,
+    player by player. The players' fill takes the place of its blur.
+
+    >>> def model(images):  # looks at the top left pixel
     ...     return torch.stack([images[:, 0, 0, 0], 1 - images[:, 0, 0, 0]], dim=1)
     >>> X, values = torch.ones(1, 1, 2, 2), [[3.0, 2.0, 1.0, 0.0]]
     >>> steps = np.arange(5) / 4
@@ -120,9 +197,9 @@ def removal_curves(
     chosen = torch.from_numpy(class_numbers(labels, len(x), None, "labels")).to(x.device)
     places = torch.from_numpy(_places(values, len(x), len(partition), random_state)).to(x.device)
     shares = _checked_shares(shares)
-    # a hair above a half, so that a share such as 5 / 8 of 4 players is not at the mercy of rounding errors
+    # The small constant keeps rounding errors from deciding about a share such as 5 / 8 of 4 players.
     counts, which = np.unique((shares * len(partition) + 0.5 + 1e-9).astype(np.int64), return_inverse=True)
-    # the scores (probability, agreement), of each way to show players (inclusion, exclusion)
+    # The axes are (probability, agreement), (inclusion, exclusion), images and counts.
     scores = torch.empty(2, 2, len(x), len(counts), dtype=torch.float64, device=x.device)
     for rows in torch.arange(len(x), device=x.device).split(batch_size):
         images, label = x[rows], chosen[rows]
@@ -134,7 +211,7 @@ def removal_curves(
                 scores[0, way, rows, column] = made.gather(1, label[:, None])[:, 0]
                 scores[1, way, rows, column] = (made.argmax(1) == label).double()
     probability, agreement = scores.cpu().numpy()[..., which]
-    odds = special.logit(probability.clip(_CLIP, 1 - _CLIP))
+    odds = special.logit(probability.clip(_MIN_PROBABILITY, 1 - _MIN_PROBABILITY))
     inclusion, exclusion = (
         Scores(*(Curve(shares, score[way]) for score in (agreement, odds, probability))) for way in (0, 1)
     )
@@ -142,10 +219,28 @@ def removal_curves(
 
 
 def paired_interval(a: Curve, b: Curve, level: float = 0.95, random_state: int | None = 0) -> tuple[float, float]:
-    """The bootstrap interval of the mean area under ``a`` minus that under ``b``.
+    """Return the bootstrap interval of the mean area under ``a`` minus the mean area under ``b``.
 
-    These are of two methods on the same images, which are resampled with both of their areas: how hard an image is
-    cancels out.
+    Both areas of an image are resampled together, so the difficulty of an image cancels out.
+
+    Parameters
+    ----------
+    a, b : Curve
+        The curves of two methods for the same images and shares.
+    level : float, default=0.95
+        The confidence level.
+    random_state : int, default=0
+        The seed.
+
+    Returns
+    -------
+    tuple of float
+        The lower and the upper end.
+
+    Raises
+    ------
+    InputError
+        If the curves have different images or shares.
     """
     if a.scores.shape != b.scores.shape or not np.array_equal(a.shares, b.shares):
         raise InputError(
@@ -156,7 +251,27 @@ def paired_interval(a: Curve, b: Curve, level: float = 0.95, random_state: int |
 
 
 def bind_images(X: Any, players: Partition | Superpixels) -> tuple[Tensor, Partition]:
-    """Images as one tensor (n, channels, height, width), float32, checked, and their players."""
+    """Check images, and bind players to them.
+
+    Parameters
+    ----------
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    players : Superpixels or Partition
+        The players.
+
+    Returns
+    -------
+    x : Tensor
+        The images, (n, channels, height, width), float32.
+    players : Partition
+        The players of the images.
+
+    Raises
+    ------
+    InputError
+        If the players do not fit the images.
+    """
     x = ImageSchema.of(X).encode(X)[:]
     if isinstance(players, Superpixels):
         return x, players.bind_image(x.shape[1:])
@@ -165,8 +280,8 @@ def bind_images(X: Any, players: Partition | Superpixels) -> tuple[Tensor, Parti
     own = (len(players.fill), *players.shape[1:])
     if own != tuple(x.shape[1:]):
         raise InputError(
-            f"players are those of images of shape {own}, and X has images of shape {tuple(x.shape[1:])}: use "
-            "Superpixels, or their bind_image of this shape"
+            f"players belong to images of shape {own}, but X has images of shape {tuple(x.shape[1:])}: pass "
+            "Superpixels, or bind them to this shape with bind_image"
         )
     return x, players
 
@@ -174,12 +289,34 @@ def bind_images(X: Any, players: Partition | Superpixels) -> tuple[Tensor, Parti
 def class_numbers(
     classes: ArrayLike | Tensor, rows: int, outputs: int | None, argument: str = "classes"
 ) -> NDArray[np.int64]:
-    """A class for each row, (rows,), checked: whole numbers from 0, below ``outputs`` where that is known."""
+    """Check the class of each row.
+
+    Parameters
+    ----------
+    classes : array-like
+        One integer per row.
+    rows : int
+        The number of rows.
+    outputs : int or None
+        The number of classes, if it is known.
+    argument : str, default="classes"
+        The name of the argument, for error messages.
+
+    Returns
+    -------
+    ndarray
+        The classes, (rows,), int64.
+
+    Raises
+    ------
+    InputError
+        If the classes are not integers from 0 to ``outputs - 1``, one per row.
+    """
     given = np.asarray(classes.cpu() if isinstance(classes, Tensor) else classes)
     if given.shape != (rows,) or given.dtype.kind not in "iu":
         raise InputError(
-            f"{argument} has shape {given.shape} and dtype {given.dtype}: give a whole number for each image, "
-            f"({rows},), the class that is explained"
+            f"{argument} has shape {given.shape} and dtype {given.dtype}: pass one integer per image, "
+            f"({rows},), the explained class"
         )
     if given.min() < 0 or (outputs is not None and given.max() >= outputs):
         most = "" if outputs is None else f" to {outputs - 1}"
@@ -190,15 +327,15 @@ def class_numbers(
 
 
 def _places(values: Any, rows: int, players: int, random_state: int | None) -> NDArray[np.int64]:
-    """Each player's place in its image's ranking, (rows, players), 0 for the largest value."""
+    """Return the rank of each player in its image, (rows, players), 0 for the largest value."""
     given = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
     if given.ndim < 2 or len(given) != rows or given[0].size != players:
         raise InputError(
-            f"values have shape {given.shape} where ({rows}, {players}) is expected: give one for each player of "
-            "each image, of the class that is explained"
+            f"values has shape {given.shape}, expected ({rows}, {players}): pass one value of the explained class "
+            "per image and player"
         )
     if not np.isfinite(given).all():
-        raise InputError("values has entries that are not finite, which cannot be ranked")
+        raise InputError("values has entries that are not finite: they cannot be ranked")
     given = given.reshape(rows, players)
     draws = np.random.default_rng(random_state).random(given.shape)
     return np.lexsort((draws, -given), axis=1).argsort(axis=1)
@@ -207,12 +344,12 @@ def _places(values: Any, rows: int, players: int, random_state: int | None) -> N
 def _checked_shares(shares: Sequence[float] | Array) -> Array:
     given = np.asarray(shares, dtype=np.float64)
     if given.ndim != 1 or len(given) < 2 or (np.diff(given) <= 0).any() or given[0] < 0 or given[-1] > 1:
-        raise InputError(f"shares is {given.tolist()}: give two or more that increase, between 0 and 1")
+        raise InputError(f"shares is {given.tolist()}: pass two or more increasing numbers between 0 and 1")
     return given
 
 
 def _probabilities(predict: Callable[[Tensor], Any], images: Tensor, labels: Tensor) -> Tensor:
-    """What ``predict`` makes of images, (b, K), float64, checked."""
+    """Return the checked probabilities of images, (b, K), float64."""
     with torch.no_grad():
         made = torch.as_tensor(predict(images)).to(images.device, torch.float64)
     if made.ndim != 2 or len(made) != len(images):
@@ -221,9 +358,9 @@ def _probabilities(predict: Callable[[Tensor], Any], images: Tensor, labels: Ten
         )
     if not ((made >= -1e-6) & (made <= 1 + 1e-6)).all():
         raise InputError(
-            f"predict returned numbers from {float(made.min()):.3g} to {float(made.max()):.3g}, which are no "
-            "probabilities: of a network with logits pass lambda images: network(images).softmax(1)"
+            f"predict returned numbers from {float(made.min()):.3g} to {float(made.max()):.3g}, which are not "
+            "probabilities: for a network with logits, pass lambda images: network(images).softmax(1)"
         )
     if int(labels.max()) >= made.shape[1]:
-        raise InputError(f"labels go up to {int(labels.max())}, and predict returns {made.shape[1]} classes")
+        raise InputError(f"labels go up to {int(labels.max())}, but predict returns {made.shape[1]} classes")
     return made

@@ -1,8 +1,4 @@
-"""Explanations by evaluating a game, with no training: KernelSHAP, and noise to compare with.
-
-The result is (n, rows, columns, K) on a grid and (n, players, K) for a segmentation; with ``classes``, an array
-(n,), only that class of each image is given, and the last axis is left out.
-"""
+"""Explain images without training: KernelSHAP, and random values to compare with."""
 
 from __future__ import annotations
 
@@ -39,19 +35,42 @@ def kernel_shap(
     random_state: int | None = 0,
     progress: bool = False,
 ) -> NDArray[np.float64]:
-    """KernelSHAP (Lundberg and Lee, 2017) on the model itself, with hidden pixels filled.
+    """Explain images by KernelSHAP (Lundberg and Lee, 2017) on the model itself, with hidden pixels filled.
 
-    network: what is explained, a torch.nn.Module or a function from images to outputs.
-    logits: whether these are logits, which are turned into probabilities; ``link`` is then that of a probability.
-    budget: evaluations for each image; by default as many as shap's own KernelExplainer spends. Like there,
-        coalitions come in pairs; unlike there, no values are set to zero by an l1 penalty.
+    Parameters
+    ----------
+    network : torch.nn.Module or callable
+        The model to explain, from images to outputs.
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    players : Superpixels or Partition
+        The players.
+    budget : int, optional
+        The number of evaluations per image. The default is that of shap's KernelExplainer. As there, coalitions
+        come in pairs. Unlike there, no values are set to zero by an l1 penalty.
+    logits : bool, default=True
+        Whether the model returns logits, which are turned into probabilities.
+    link : {"identity", "logit", "log"}, default="logit"
+        The scale on which the probabilities are explained.
+    classes : array-like, optional
+        The class to return for each image, (n,). The default returns all K classes.
+    random_state : int, default=0
+        The seed.
+    progress : bool, default=False
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    ndarray
+        Values (n, rows, columns, K) on a grid, or (n, players, K) for a segmentation. With ``classes`` the last
+        axis is left out.
     """
     game, x = baseline_game(network, X, players, logits, link)
     seed = seed_of(random_state)
     estimate = kernel(
         game, x, budget=budget or _budget(game.players), paired=True, random_state=seed, progress=progress
     )
-    return _drawn(estimate.values, game.partition_, classes)
+    return _as_maps(estimate.values, game.partition_, classes)
 
 
 def kernel_shap_s(
@@ -63,14 +82,43 @@ def kernel_shap_s(
     random_state: int | None = 0,
     progress: bool = False,
 ) -> NDArray[np.float64]:
-    """The same on the value function of a fitted explainer, as a rule its surrogate: what FastSHAP approximates."""
+    """Explain images by KernelSHAP on the value function of a fitted explainer.
+
+    The value function is usually a surrogate. FastSHAP approximates the Shapley values of the same game.
+
+    Parameters
+    ----------
+    explainer : FastSHAP
+        A fitted explainer of images.
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    budget : int, optional
+        The number of evaluations per image, as in `kernel_shap`.
+    classes : array-like, optional
+        The class to return for each image, (n,). The default returns all K classes.
+    random_state : int, default=0
+        The seed.
+    progress : bool, default=False
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    ndarray
+        Values (n, rows, columns, K) on a grid, or (n, players, K) for a segmentation. With ``classes`` the last
+        axis is left out.
+
+    Raises
+    ------
+    InputError
+        If ``explainer`` is not a `FastSHAP`.
+    """
     if not isinstance(explainer, FastSHAP):
         raise InputError(f"explainer is a {type(explainer).__name__}: pass a fitted FastSHAP, or use kernel_shap")
     check_is_fitted(explainer)
     budget = budget or _budget(explainer.value_function_.players)
     seed = seed_of(random_state)
     estimate = explainer.estimate(X, "kernel", budget=budget, paired=True, random_state=seed, progress=progress)
-    return _drawn(estimate.values, explainer.partition_, classes)
+    return _as_maps(estimate.values, explainer.partition_, classes)
 
 
 def random_ranking(
@@ -81,16 +129,57 @@ def random_ranking(
     classes: ArrayLike | None = None,
     random_state: int | None = 0,
 ) -> NDArray[np.float64]:
-    """Uniform noise between 0 and 1 for each player and output: what any method should beat."""
+    """Return uniform random values between 0 and 1, which any method should beat.
+
+    Parameters
+    ----------
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    players : Superpixels or Partition
+        The players.
+    outputs : int
+        The number of classes, K.
+    classes : array-like, optional
+        The class to return for each image, (n,). The default returns all K classes.
+    random_state : int, default=0
+        The seed.
+
+    Returns
+    -------
+    ndarray
+        Values (n, rows, columns, K) on a grid, or (n, players, K) for a segmentation. With ``classes`` the last
+        axis is left out.
+    """
     x, partition = bind_images(X, players)
     generator = np.random.default_rng(seed_of(random_state))
-    return _drawn(generator.random((len(x), len(partition), outputs)), partition, classes)
+    return _as_maps(generator.random((len(x), len(partition), outputs)), partition, classes)
 
 
 def baseline_game(
     network: Any, X: Any, players: Partition | Superpixels, logits: bool, link: Link
 ) -> tuple[Baseline, Tensor]:
-    """The game in which a model sees images with the hidden players filled, and the images as it takes them."""
+    """Return the game in which a model sees images with the hidden players filled, and the encoded images.
+
+    Parameters
+    ----------
+    network : torch.nn.Module or callable
+        The model.
+    X : Tensor, array or dataset
+        Images, (n, channels, height, width).
+    players : Superpixels or Partition
+        The players.
+    logits : bool
+        Whether the model returns logits.
+    link : {"identity", "logit", "log"}
+        The link of the game.
+
+    Returns
+    -------
+    game : Baseline
+        The game.
+    x : Tensor
+        The images, (n, channels, height, width), on the device of the model.
+    """
     x, partition = bind_images(X, players)
     if isinstance(network, nn.Module):
         x = x.to(next((p.device for p in network.parameters()), x.device))
@@ -99,11 +188,11 @@ def baseline_game(
 
 
 def _budget(players: int) -> int:
-    """shap's own number of coalitions beside null and grand, and at least what the estimator needs."""
+    """Return shap's default number of coalitions, plus null and grand, or more if the estimator needs more."""
     return 2 + max(2 * players + 2048, 4 * players)
 
 
-def _drawn(values: NDArray[np.float64], players: Partition, classes: ArrayLike | None) -> NDArray[np.float64]:
+def _as_maps(values: NDArray[np.float64], players: Partition, classes: ArrayLike | None) -> NDArray[np.float64]:
     drawn = maps(torch.from_numpy(values), players, upsample=False)
     if classes is None:
         return drawn

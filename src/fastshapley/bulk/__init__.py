@@ -1,1 +1,1 @@
-"""Explaining files of any size, on one machine or on a Ray cluster."""
+"""Explain files of any size, on one machine or on a Ray cluster."""

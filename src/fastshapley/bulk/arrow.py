@@ -1,4 +1,4 @@
-"""Arrow <-> tensors: columns of files as encoded rows, and values as columns of a table."""
+"""Convert Arrow columns to encoded rows, and Shapley values to Arrow columns."""
 
 from __future__ import annotations
 
@@ -12,52 +12,88 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastshapley.bulk.file_parts import GAPS, Files, Text, is_parquet
+from fastshapley.bulk.csv_files import GAPS, CsvColumns
+from fastshapley.bulk.file_search import Files, is_parquet
 from fastshapley.data.column import Column
 from fastshapley.data.table_schema import Schema, check_numbers, lacking
 from fastshapley.errors import InputError
 from fastshapley.explanation import attribution_names
 
-_CHUNK = 2048  # rows explained at once: all of it stays in the cache
-_PLAIN = {str: pa.string(), int: pa.int64()}
-_EXACT = 1 << 53  # float64 holds every integer up to this
+_CHUNK_ROWS = 2048  # rows that are explained at a time: their tensors fit into the processor's cache
+_ARROW_TYPES = {str: pa.string(), int: pa.int64()}  # types of categories that Arrow can look up itself
+_LARGEST_EXACT_INTEGER = 1 << 53  # float64 represents every integer up to this one
 
 
 def feature_columns(
     schema: Schema, names: Sequence[str], keys: Sequence[str] | None, where: str, known: Sequence[str] = ()
 ) -> list[str]:
-    """The columns of a file that are the features, in their order; the others may be ``keys``.
+    """Return the columns of a file that are the features, in the order of the schema.
 
-    They go by their names. Those of an array have none: they are x0, x1 and so on, or all that are not keys. A file
-    with columns that are ``known`` as features of an earlier one has to have them all: it goes by their names.
+    An explainer of a DataFrame finds its features by their names. An explainer of an array has no names: its
+    features are the columns x0, x1 and so on, or else all columns that are not keys.
+
+    Parameters
+    ----------
+    schema : Schema
+        The table that the explainer was fitted to.
+    names : sequence of str
+        The columns of the file.
+    keys : sequence of str or None
+        The columns that are copied to the output.
+    where : str
+        The name of the file, for error messages.
+    known : sequence of str, default=()
+        The features of the first file. If this file has any of them, it must have all of them.
+
+    Returns
+    -------
+    list of str
+        One column per column of the schema.
+
+    Raises
+    ------
+    InputError
+        If columns are missing, or their names are not unique.
     """
-    expected = list(schema.names)
     if len(set(names)) < len(names):
-        raise InputError(f"{where} has several columns of one name")
-    if schema.container != "frame" and (shared := [name for name in known if name in names]):
-        if missing := [name for name in known if name not in names]:
-            raise InputError(
-                f"{where} has the columns {shared} of the first file, and not {missing}: name the columns alike in "
-                "all files, or call the features x0, x1 and so on"
-            )
-        return list(known)
-    if schema.container != "frame" and not set(expected) <= set(names):
-        others = [name for name in names if name not in (keys or ())]
-        if others and all(map(_is_fraction, others)):
-            raise InputError(f"{where} begins with {others[:3]}: its first line has to name the columns")
-        if len(others) != len(expected):
-            raise InputError(
-                f"{where} has {len(others)} columns that are not keys, where {len(expected)} are expected: name "
-                "the keys, or call the features x0, x1 and so on"
-            )
-        return others
+        raise InputError(f"{where} has several columns of one name: rename them")
+    if schema.container != "frame":
+        return _array_columns(list(schema.names), names, keys or (), where, known)
+    return _named_columns(list(schema.names), names, where)
+
+
+def _named_columns(expected: list[str], names: Sequence[str], where: str) -> list[str]:
     if missing := [name for name in expected if name not in names]:
         raise InputError(lacking(where, missing, [name for name in names if name not in expected]))
     return expected
 
 
+def _array_columns(
+    expected: list[str], names: Sequence[str], keys: Sequence[str], where: str, known: Sequence[str]
+) -> list[str]:
+    """Return the features of an explainer that was fitted to an array."""
+    if shared := [name for name in known if name in names]:
+        if missing := [name for name in known if name not in names]:
+            raise InputError(
+                f"{where} has the columns {shared} of the first file, but not {missing}: use the same column names "
+                "in all files, or call the features x0, x1 and so on"
+            )
+        return list(known)
+    if set(expected) <= set(names):
+        return expected
+    others = [name for name in names if name not in keys]
+    if others and all(map(_is_fraction, others)):
+        raise InputError(f"{where} starts with {others[:3]}: its first line must hold the column names")
+    if len(others) != len(expected):
+        raise InputError(
+            f"{where} has {len(others)} columns that are not keys, but the explainer expects {len(expected)}: name "
+            "the keys, or call the features x0, x1 and so on"
+        )
+    return others
+
+
 def _is_fraction(name: str) -> bool:
-    """Whether a name is a number, and no whole one, as which columns are counted."""
+    """Return whether a name is a number with a decimal point; whole numbers may be column names."""
     try:
         return not float(name).is_integer() or "." in name
     except (ValueError, OverflowError):
@@ -65,9 +101,28 @@ def _is_fraction(name: str) -> bool:
 
 
 def encode(schema: Schema, columns: Sequence[pa.Array | pa.ChunkedArray], where: str, unseen: set[str]) -> Tensor:
-    """Columns in the schema's order as a float64 tensor (rows, columns), as `Schema.encode` has a frame of them.
+    """Encode Arrow columns as `Schema.encode` encodes a DataFrame.
 
-    Columns with categories that were not there at fit, which count as missing, are added to ``unseen``.
+    Parameters
+    ----------
+    schema : Schema
+        The table that the explainer was fitted to.
+    columns : sequence of pyarrow.Array or pyarrow.ChunkedArray
+        One column per column of the schema, in its order.
+    where : str
+        The name of the file, for error messages.
+    unseen : set of str
+        The function adds the names of columns with categories that were not seen at fit. These count as missing.
+
+    Returns
+    -------
+    Tensor
+        Encoded rows, (rows, columns), float64.
+
+    Raises
+    ------
+    InputError
+        If a column of numbers holds something else.
     """
     encoded = np.empty((len(columns[0]), len(columns)), dtype=np.float64)
     for j, (column, values) in enumerate(zip(schema.columns, columns, strict=True)):
@@ -86,36 +141,51 @@ def _numbers(column: Column, values: Any, where: str, unseen: set[str]) -> NDArr
         return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InputError(
-            f"{where} has values in column {column.name!r} that are not numbers; it held numbers at fit: {error}"
+            f"{where} has values in column {column.name!r} that are not numbers, as they were at fit: {error}"
         ) from None
 
 
 def _codes(column: Column, values: Any, where: str, unseen: set[str]) -> NDArray[np.float64]:
     kinds = {type(category) for category in column.categories or ()}
-    plain = _PLAIN.get(kinds.pop()) if len(kinds) == 1 else None
-    if plain is None or not _alike(values.type, plain):  # as pandas compares them, one by one
-        codes, strange = column.codes(values.to_pandas())
-        strangers = len(strange) > 0
+    plain = _ARROW_TYPES.get(kinds.pop()) if len(kinds) == 1 else None
+    if plain is None or not _holds(values.type, plain):
+        codes, unknown = column.codes(values.to_pandas())  # Compare the values as pandas does.
+        has_unknown = len(unknown) > 0
     else:
-        found = pc.index_in(values.cast(plain), value_set=pa.array(column.categories, plain), skip_nulls=True)
-        strangers = found.null_count > values.null_count
-        codes = found.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    if strangers:
+        index = pc.index_in(values.cast(plain), value_set=pa.array(column.categories, plain), skip_nulls=True)
+        has_unknown = index.null_count > values.null_count
+        codes = index.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if has_unknown:
         unseen.add(column.name)
     return codes
 
 
-def _alike(kind: pa.DataType, plain: pa.DataType) -> bool:
-    """Whether values of a type are those of a plain one, held otherwise."""
+def _holds(kind: pa.DataType, plain: pa.DataType) -> bool:
+    """Return whether a type holds the same values as a plain one, in another layout."""
     if plain == pa.string():
         return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return pa.types.is_signed_integer(kind) or kind in (pa.uint8(), pa.uint16(), pa.uint32())
 
 
 def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: Schema) -> pa.DataType:
-    """The type that holds what all files have in a column; text, if no other does.
+    """Return the type that a key column has in the output.
 
-    CSV has no types: what is copied from it is the text that stands there, or 007 would be 7, and another's.
+    Parameters
+    ----------
+    key : str
+        The column.
+    files : Files
+        The files, which may have different types for the column.
+    features : sequence of sequence of str
+        The features of each file.
+    schema : Schema
+        The table that the explainer was fitted to.
+
+    Returns
+    -------
+    pyarrow.DataType
+        A type that holds the values of all files, or text if there is no other. Keys of CSV files are copied as
+        text, so that a key such as 007 does not become 7.
     """
     kinds = set()
     for path, columns, names in zip(files.paths, files.schemas, features, strict=True):
@@ -131,31 +201,62 @@ def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: 
     return pa.string() if pa.types.is_null(kind) else kind
 
 
-def csv_reading(schema: Schema, features: Sequence[str], keys: Sequence[tuple[str, pa.DataType]]) -> Text:
-    """How a file is read if it is CSV: a category is no gap, whatever it says, and no text of a key is one."""
+def csv_reading(schema: Schema, features: Sequence[str], keys: Sequence[tuple[str, pa.DataType]]) -> CsvColumns:
+    """Return how to read a file if it is CSV.
+
+    A word such as ``NA`` is not a gap where it is a category of its column, nor in a key.
+
+    Parameters
+    ----------
+    schema : Schema
+        The table that the explainer was fitted to.
+    features : sequence of str
+        The features of the file.
+    keys : sequence of tuple
+        The names and types of the key columns.
+
+    Returns
+    -------
+    CsvColumns
+        The types and gap words of all these columns.
+    """
     types = dict(keys)
     gaps: dict[str, Sequence[str]] = {key: ("",) for key, _ in keys}
     for name, column in zip(features, schema.columns, strict=True):
         types[name] = _csv_type(column)
         gaps[name] = [word for word in GAPS if word not in (column.categories or ())]
-    return Text(types, gaps)
+    return CsvColumns(types, gaps)
 
 
 def _csv_type(column: Column) -> pa.DataType:
-    """What a feature is read as from CSV: never what the rows at hand happen to look like."""
+    """Return the type of a feature in CSV. It depends on the fit, and not on the rows of the file."""
     kinds = {type(category) for category in column.categories or ()}
     if column.dtype in ("bool", "boolean") or kinds == {bool}:
         return pa.bool_()
     if column.categories is None:
         return pa.float64()
-    if kinds == {int} and max(map(abs, column.categories)) > _EXACT:
+    if kinds == {int} and max(map(abs, column.categories)) > _LARGEST_EXACT_INTEGER:
         return pa.int64()
     return pa.float64() if kinds and kinds <= {int, float} else pa.string()
 
 
 def value_names(players: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """The names of the columns with values, base values and predictions, of all players of all outputs.
+    """Return the names of the columns with values, base values and predictions.
 
+    Parameters
+    ----------
+    players : sequence of str
+        The names of the players.
+    outputs : sequence of str
+        The names of the outputs.
+
+    Returns
+    -------
+    list of str
+        The names of the values of all players, then of base values and predictions, each for all outputs.
+
+    Examples
+    --------
     >>> value_names(["age", "job"], ["rich"])
     ['shap_age', 'shap_job', 'base_value', 'prediction']
     >>> value_names(["age"], ["no", "yes"])
@@ -167,14 +268,27 @@ def value_names(players: Sequence[str], outputs: Sequence[str]) -> list[str]:
 def value_columns(
     explain: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, players: int, outputs: Sequence[int]
 ) -> list[pa.Array]:
-    """The columns of `value_names` for encoded rows ``x``: float32, as networks have them.
+    """Return the columns of `value_names` for encoded rows.
 
-    ``explain`` gives values (n, players, outputs), base values and predictions (n, outputs); ``outputs`` are the
-    numbers of those that are wanted.
+    Parameters
+    ----------
+    explain : callable
+        Returns values (n, players, outputs), base values (n, outputs) and predictions (n, outputs) of encoded rows.
+    x : Tensor
+        Encoded rows, (n, columns).
+    players : int
+        The number of players.
+    outputs : sequence of int
+        The indices of the outputs to keep.
+
+    Returns
+    -------
+    list of pyarrow.Array
+        (players + 2) * outputs columns of n values, float32.
     """
     columns = np.empty(((players + 2) * len(outputs), len(x)), dtype=np.float32)
-    for start in range(0, len(x), _CHUNK):
-        values, base, predictions = explain(x[start : start + _CHUNK])
+    for start in range(0, len(x), _CHUNK_ROWS):
+        values, base, predictions = explain(x[start : start + _CHUNK_ROWS])
         together = torch.cat([values, base[:, None], predictions[:, None]], dim=1)[..., list(outputs)]
-        columns[:, start : start + _CHUNK] = together.flatten(1).T.cpu().numpy()
+        columns[:, start : start + _CHUNK_ROWS] = together.flatten(1).T.cpu().numpy()
     return [pa.array(column) for column in columns]

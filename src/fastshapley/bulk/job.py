@@ -1,61 +1,71 @@
-"""Files of any size explained part by part: memory stays flat, and a run that was interrupted goes on.
+"""Explain files of any size part by part, in constant memory, and resume a run that was interrupted.
 
-The work is a `Job`, which can be sent to another process, and its `Part`s. A part's values are written to a file of
-their own, whole or not at all, so that what is there is done, whoever did it.
+The work is a `Job`, which can be sent to another process, and a list of parts. The values of each part are written
+to a file of their own, which appears complete or not at all. A part whose file is there is done.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
-import secrets
 import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from pyarrow import fs
-from torch import Tensor
 from tqdm.auto import tqdm
 
-from fastshapley.bulk.arrow import csv_reading, encode, feature_columns, key_type, value_columns, value_names
-from fastshapley.bulk.file_parts import Files, Part, Text, find_files, find_parts, locate, read_part, stamp_of
-from fastshapley.data.table_schema import Schema
+from fastshapley.bulk.arrow import csv_reading, feature_columns, key_type
+from fastshapley.bulk.csv_files import CsvColumns
+from fastshapley.bulk.file_parts import Part, find_parts, read_part
+from fastshapley.bulk.file_search import Files, find_files, locate, stamp_of
+from fastshapley.bulk.output_folder import Claim, OutputFolder
+from fastshapley.bulk.row_explainer import (
+    BATCH_ROWS,
+    RowExplainer,
+    batch_rows,
+    column_names,
+    device_of,
+    explain_columns,
+    sample_outputs,
+    table_schema,
+    weights_of,
+)
 from fastshapley.errors import InputError, PartError
 from fastshapley.explanation import chosen_outputs
 from fastshapley.fit.targets import available_threads
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import one_thread
-from fastshapley.value_functions.removal import Removal
-
-if TYPE_CHECKING:
-    from fastshapley.explainer import FastSHAP
 
 logger = logging.getLogger(__name__)
 
-PART_ROWS = 1 << 18
-_ENTRIES, _MOST = 1 << 21, 1 << 15  # inputs or values of a batch, and rows
-_GROUP = 1 << 26  # bytes of a row group: what a file tells of each is held until all of it is written
-_MANIFEST = "_fastshapley.json"  # readers of Parquet leave out what begins with an underscore
-_DONE = "_SUCCESS"
-_OLD = 3600 * 10**9  # nanoseconds, after which nobody is at work on a file
-_ASKED = 32  # rows that a model is known by
-_OURS = re.compile(r"part-\d+-\d+-[0-9a-f]{8}\.parquet")
+PART_ROWS = 1 << 18  # rows per part, approximately
+_GROUP_BYTES = 1 << 26  # most bytes per row group of the output: a writer keeps metadata of each in memory
+_MOST_THREADS = 1 << 10  # upper limit of the default number of threads
 
 
 @dataclass(frozen=True)
 class Explained:
-    """What a run did: ``str(explained)`` says it in words.
+    """What a run did. ``str(explained)`` says it in words.
 
-    rows, parts: that were explained now; ``kept`` are the parts that an earlier run had done.
+    Parameters
+    ----------
+    output : str
+        The folder with the values.
+    rows : int
+        The number of rows that this run explained.
+    parts : int
+        The number of parts that this run explained.
+    kept : int
+        The number of parts that earlier runs had explained.
+    seconds : float
+        The time that this run took, in seconds.
     """
 
     output: str
@@ -65,68 +75,112 @@ class Explained:
     seconds: float
 
     def __str__(self) -> str:
-        pace = f"{self.rows / max(self.seconds, 1e-9):,.0f} rows a second" if self.parts else "nothing left to do"
+        pace = f"{self.rows / max(self.seconds, 1e-9):,.0f} rows per second" if self.parts else "nothing left to do"
         kept = f", {self.kept} done before" if self.kept else ""
         parts = f"{self.parts} part{'s' * (self.parts != 1)}"
         return f"{self.rows:,} rows explained in {parts}, {pace}{kept}: {self.output}"
 
 
 @dataclass(frozen=True)
-class Job:
-    """What to do with a part. ``features`` and ``keys`` are columns, ``outputs`` numbers of the explainer's."""
+class Columns:
+    """The columns that a job reads and writes.
 
-    explainer: FastSHAP
-    system: fs.FileSystem
-    target: fs.FileSystem
-    folder: str
-    features: tuple[tuple[str, ...], ...]  # of each file
-    texts: tuple[Text, ...]
-    schema: pa.Schema  # of what is written
+    Parameters
+    ----------
+    features : tuple of tuple of str
+        The features of each file, in the order of the explainer's schema.
+    reading : tuple of CsvColumns
+        How to read each file, if it is CSV.
+    keys : tuple of str
+        The columns that are copied.
+    outputs : tuple of int
+        The indices of the explainer's outputs that are written.
+    written : pyarrow.Schema
+        The columns of the output.
+    """
+
+    features: tuple[tuple[str, ...], ...]
+    reading: tuple[CsvColumns, ...]
     keys: tuple[str, ...]
     outputs: tuple[int, ...]
-    token: str = field(default_factory=lambda: secrets.token_hex(4))  # in the names of what this run has begun
+    written: pa.Schema
 
-    def file_of(self, part: Part) -> str:
-        return f"{self.folder}/part-{part.name}.parquet"
+
+@dataclass(frozen=True)
+class Job:
+    """How to explain one part of the files.
+
+    Parameters
+    ----------
+    explainer : RowExplainer
+        The fitted explainer.
+    system : pyarrow.fs.FileSystem
+        The file system of the files.
+    folder : OutputFolder
+        Where the values are written.
+    columns : Columns
+        The columns that are read and written.
+    """
+
+    explainer: RowExplainer
+    system: fs.FileSystem
+    folder: OutputFolder
+    columns: Columns
 
     def explain(self, part: Part, unseen: set[str], stop: threading.Event | None = None) -> int:
-        """Explain a part and write its file; how many rows it has, or -1 if it was stopped."""
-        temporary = f"{self.folder}/_{part.name}.{self.token}.{secrets.token_hex(4)}"
+        """Explain a part and write its file.
+
+        Parameters
+        ----------
+        part : Part
+            The part.
+        unseen : set of str
+            The method adds the names of columns with categories that were not seen at fit.
+        stop : threading.Event, optional
+            The method gives up soon after this event is set.
+
+        Returns
+        -------
+        int
+            The number of rows, or -1 if the method gave up.
+
+        Raises
+        ------
+        PartError
+            If the part cannot be read, explained or written, or its file has changed.
+        """
+        temporary = self.folder.temporary_file(part)
         try:
             rows = self._write(part, temporary, unseen, stop)
             if rows >= 0:
                 if stamp_of(self.system.get_file_info(part.path)) != part.stamp:
                     raise InputError("the file has changed since the run began: run it again")
-                self._settle(temporary, self.file_of(part))
+                self.folder.publish(temporary, part)
             return rows
-        except Exception as error:  # of reading, of the user's model, of writing
+        except Exception as error:  # Reading, the user's model and writing may fail in any way.
             raise PartError(f"{part}: {' '.join(str(error).split())}") from error
         finally:
-            with suppress(OSError):  # it is there no more, if all went well
-                self.target.delete_file(temporary)
-
-    def _settle(self, temporary: str, path: str) -> None:
-        if isinstance(self.target, fs.LocalFileSystem):
-            with open(temporary, "rb+") as file:  # or a power cut could leave its name and not its bytes
-                os.fsync(file.fileno())
-        self.target.move(temporary, path)
+            self.folder.discard(temporary)
 
     def _write(self, part: Part, path: str, unseen: set[str], stop: threading.Event | None) -> int:
         rows, held = 0, []
-        features, keys = self.features[part.file], list(self.keys)
-        columns = list(dict.fromkeys([*features, *keys]))
+        own, written = self.columns, self.columns.written
+        features, keys = own.features[part.file], list(own.keys)
+        names = list(dict.fromkeys([*features, *keys]))
+        batches = read_part(self.system, part, names, own.reading[part.file], batch_rows(self.explainer))
         with (
-            self.target.open_output_stream(path) as sink,
-            pq.ParquetWriter(sink, self.schema, use_dictionary=keys, write_statistics=keys) as writer,
+            self.folder.system.open_output_stream(path) as sink,
+            pq.ParquetWriter(sink, written, use_dictionary=keys, write_statistics=keys) as writer,
         ):
-            for batch in read_part(self.system, part, columns, self.texts[part.file], batch_rows(self.explainer)):
+            for batch in batches:
                 if stop is not None and stop.is_set():
                     return -1
-                found = values_of(self.explainer, [batch[name] for name in features], self.outputs, "it", unseen)
-                copied = [batch[name].cast(self.schema.field(name).type) for name in keys]
-                held.append(pa.RecordBatch.from_arrays([*copied, *found], schema=self.schema))
+                read = [batch[name] for name in features]
+                values = explain_columns(self.explainer, read, own.outputs, "it", unseen)
+                copied = [batch[name].cast(written.field(name).type) for name in keys]
+                held.append(pa.RecordBatch.from_arrays([*copied, *values], schema=written))
                 rows += len(batch)
-                if sum(map(len, held)) >= _MOST or sum(part.nbytes for part in held) >= _GROUP:
+                if sum(map(len, held)) >= BATCH_ROWS or sum(batch.nbytes for batch in held) >= _GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(held))
                     held.clear()
             if held:
@@ -134,9 +188,26 @@ class Job:
         return rows
 
 
+PartDone = tuple[Part, int, Collection[str]]  # a part, its rows, and its columns with unseen categories
+
+
 @dataclass
-class Run:
-    """A job, the parts that are left of it, and how many there were."""
+class BulkRun:
+    """A job and the parts that are still to be explained.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    parts : list of Part
+        The parts that are still to be explained.
+    total : int
+        The number of parts, including those that earlier runs have explained.
+    progress : bool
+        Whether to show a progress bar.
+    unseen : set of str
+        The columns with unseen categories that have been warned about.
+    """
 
     job: Job
     parts: list[Part]
@@ -144,28 +215,48 @@ class Run:
     progress: bool
     unseen: set[str] = field(default_factory=set)
 
-    def finish(self, done: Iterator[tuple[Part, int, Collection[str]]]) -> Explained:
-        """Follow what is ``done``, a part with its rows and the columns of unseen categories, to the end."""
+    def finish(self, done: Iterator[PartDone]) -> Explained:
+        """Follow the work to its end.
+
+        Parameters
+        ----------
+        done : iterator of PartDone
+            Yields each part when it is done.
+
+        Returns
+        -------
+        Explained
+            What the run did.
+        """
         start, rows, parts = time.monotonic(), 0, 0
         size = None if any(part.rows < 0 for part in self.parts) else sum(part.rows for part in self.parts)
         with tqdm(total=size, desc="explaining", unit="row", unit_scale=True, disable=not self.progress) as bar:
             for _, count, unseen in done:
                 rows, parts = rows + count, parts + 1
                 bar.update(count)
-                self._warn(unseen)
-        with self.job.target.open_output_stream(f"{self.job.folder}/{_DONE}"):
-            pass
-        _sweep(self.job)
-        return Explained(self.job.folder, rows, parts, self.total - len(self.parts), time.monotonic() - start)
+                warn_of_unseen(unseen, self.unseen)
+        folder = self.job.folder
+        folder.finish()
+        return Explained(folder.path, rows, parts, self.total - len(self.parts), time.monotonic() - start)
 
-    def _warn(self, unseen: Collection[str]) -> None:
-        for name in sorted(set(unseen) - self.unseen):
-            logger.warning("column %r has values not seen at fit: they are treated as missing", name)
-        self.unseen.update(unseen)
+
+def warn_of_unseen(unseen: Collection[str], known: set[str]) -> None:
+    """Warn once per column of categories that were not seen at fit.
+
+    Parameters
+    ----------
+    unseen : collection of str
+        The columns with such categories.
+    known : set of str
+        The columns that have been warned about; the function adds the new ones.
+    """
+    for name in sorted(set(unseen) - known):
+        logger.warning("column %r has values not seen at fit: they are treated as missing", name)
+    known.update(unseen)
 
 
 def explain_to(
-    explainer: FastSHAP,
+    explainer: RowExplainer,
     source: Any,
     output: str | os.PathLike[str],
     *,
@@ -175,15 +266,23 @@ def explain_to(
     workers: int | None = None,
     progress: bool = True,
 ) -> Explained:
-    """Explain files on this machine; see `FastSHAP.explain_to`."""
+    """Explain files on this machine.
+
+    The parameters are those of `FastSHAP.explain_to`, and ``progress``, which shows a progress bar.
+
+    Returns
+    -------
+    Explained
+        What the run did.
+    """
     run = prepare(explainer, source, output, keys=keys, outputs=outputs, part_rows=part_rows, progress=progress)
-    threads = available_threads(explainer.value_function_, explainer.network_.scale.device, most=1 << 10)
+    threads = available_threads(explainer.value_function_, device_of(explainer), most=_MOST_THREADS)
     with one_thread(), closing(_on_threads(run.job, run.parts, workers or threads)) as done:
         return run.finish(done)
 
 
 def prepare(
-    explainer: FastSHAP,
+    explainer: RowExplainer,
     source: Any,
     output: str | os.PathLike[str],
     *,
@@ -191,85 +290,117 @@ def prepare(
     outputs: Sequence[str] | None,
     part_rows: int,
     progress: bool,
-) -> Run:
-    """Look at the files, and claim the folder for what is to be made of them: nothing is explained yet."""
-    schema = explainer.schema_
-    if not isinstance(schema, Schema):
-        raise InputError("the explainer was fitted to images: files of rows are for tables")
+) -> BulkRun:
+    """Find the files and claim the output folder. Nothing is explained yet.
+
+    Parameters
+    ----------
+    explainer : RowExplainer
+        The fitted explainer.
+    source : str, os.PathLike or list of these
+        The files, as `find_files` takes them.
+    output : str or os.PathLike
+        The folder for the values.
+    keys : sequence of str or None
+        The columns to copy; None copies all columns that are not features and that every file has.
+    outputs : sequence of str or None
+        The names of the outputs to explain; None explains all.
+    part_rows : int
+        Approximate number of rows per part.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    BulkRun
+        The job and the parts that are still to be explained.
+
+    Raises
+    ------
+    InputError
+        If the arguments, the columns or the folder do not fit the explainer.
+    PartError
+        If a file cannot be read, or the folder cannot be written.
+    """
+    table_schema(explainer)
     if part_rows < 1:
         raise InputError(f"part_rows is {part_rows}: use 1 or more")
     for argument, given in (("keys", keys), ("outputs", outputs)):
         if isinstance(given, str):
             raise InputError(f"{argument} is {given!r}: pass a list, such as [{given!r}]")
-    target, folder = locate(output)
-    files = find_files(source, besides=folder)
-    features: tuple[tuple[str, ...], ...] = ()
-    for path, columns in zip(files.paths, files.schemas, strict=True):
-        known = features[0] if features else ()
-        features += (tuple(feature_columns(schema, columns.names, keys, path, known)),)
-    chosen = chosen_outputs(explainer.output_names_, outputs)
-    copied = _copied(files, features, keys)
-    kept = [(key, key_type(key, files, features, schema)) for key in copied]
-    names = value_names(explainer.player_names_, [explainer.output_names_[k] for k in chosen])
-    taken = [*copied, *names]
-    if twice := sorted({name for name in taken if taken.count(name) > 1}):
-        raise InputError(
-            f"columns {twice} would be there twice: leave them out of keys, or rename them, or explain one of the "
-            "outputs at a time"
-        )
-    layout = pa.schema([*kept, *((name, pa.float32()) for name in names)])
-    texts = {names: csv_reading(schema, names, kept) for names in set(features)}
-    job = Job(
-        explainer,
-        files.system,
-        target,
-        folder,
-        features,
-        tuple(texts[names] for names in features),
-        layout,
-        tuple(copied),
-        chosen,
-    )
+    folder = OutputFolder(*locate(output))
+    files = find_files(source, besides=folder.path)
+    columns = _columns(explainer, files, keys, outputs)
+    job = Job(explainer, files.system, folder, columns)
     parts = find_parts(files, part_rows)
     try:
-        _claim(job, files, part_rows)
-        return Run(job, _left(job, parts), len(parts), progress)
+        folder.claim(_claim(job, files, part_rows))
+        return BulkRun(job, folder.missing(parts), len(parts), progress)
     except OSError as error:
         raise PartError(f"output {output} cannot be written: {error}") from error
 
 
-def values_of(
-    explainer: FastSHAP, features: Sequence[pa.Array], outputs: Sequence[int], where: str, unseen: set[str]
-) -> list[pa.Array]:
-    """The columns of `value_names` for the features' columns."""
-    assert isinstance(explainer.schema_, Schema)
-    x = encode(explainer.schema_, features, where, unseen).to(explainer.network_.scale.device)
-    return value_columns(explainer.explain_encoded, x, explainer.value_function_.players, outputs)
+def _columns(
+    explainer: RowExplainer, files: Files, keys: Sequence[str] | None, outputs: Sequence[str] | None
+) -> Columns:
+    """Decide which columns are read and written."""
+    schema = table_schema(explainer)
+    features: tuple[tuple[str, ...], ...] = ()
+    for path, found in zip(files.paths, files.schemas, strict=True):
+        known = features[0] if features else ()
+        features += (tuple(feature_columns(schema, found.names, keys, path, known)),)
+    chosen = chosen_outputs(explainer.output_names_, outputs)
+    copied = _copied(files, features, keys)
+    typed = [(key, key_type(key, files, features, schema)) for key in copied]
+    values = column_names(explainer, chosen)
+    names = [*copied, *values]
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(
+            f"the output would have two columns for each of {duplicates}: leave them out of keys, rename them, or "
+            "explain one of the outputs at a time"
+        )
+    readings = {own: csv_reading(schema, own, typed) for own in set(features)}
+    written = pa.schema([*typed, *((name, pa.float32()) for name in values)])
+    return Columns(features, tuple(readings[own] for own in features), tuple(copied), chosen, written)
 
 
-def batch_rows(explainer: FastSHAP) -> int:
-    """How many rows are held at once."""
-    game = explainer.value_function_
-    each = max(game.players * game.outputs, len(explainer.schema_.columns))  # type: ignore[union-attr]
-    return max(1, min(_MOST, _ENTRIES // each))
+def _copied(files: Files, features: Sequence[Sequence[str]], keys: Sequence[str] | None) -> list[str]:
+    """Return the columns to copy: those asked for, or all that every file has besides the features."""
+    if keys is None:
+        others = [set(columns.names).difference(*features) for columns in files.schemas]
+        shared = set.intersection(*others)
+        if partial := sorted(set.union(*others) - shared):
+            logger.warning("columns %s are not in all files: they are not copied", partial)
+        return [name for name in files.schemas[0].names if name in shared]
+    for path, columns in zip(files.paths, files.schemas, strict=True):
+        if missing := [key for key in keys if key not in columns.names]:
+            raise InputError(f"keys {missing} are not columns of {path}")
+    return list(keys)
 
 
-def _on_threads(
-    job: Job, parts: Sequence[Part], threads: int
-) -> Generator[tuple[Part, int, Collection[str]], None, None]:
-    """Parts as they are done; at an error, or an interruption, those at work are given up."""
+def _claim(job: Job, files: Files, part_rows: int) -> Claim:
+    """Return what identifies a run. The version of each file is in the names of its parts."""
+    own = job.columns
+    layout = [(field.name, str(field.type)) for field in own.written]
+    settings = (files.paths, part_rows, own.features, layout, own.outputs, job.explainer.normalize_)
+    key = fingerprint(*weights_of(job.explainer), settings)
+    return Claim(key, sample_outputs(job.explainer), files.paths, part_rows)
+
+
+def _on_threads(job: Job, parts: Sequence[Part], threads: int) -> Generator[PartDone, None, None]:
+    """Yield parts as they are done. After an error or an interruption, unfinished parts are given up."""
     stop, waiting = threading.Event(), iter(parts)
 
-    def one(part: Part) -> tuple[Part, int, Collection[str]]:
+    def explain(part: Part) -> PartDone:
         unseen: set[str] = set()
         return part, job.explain(part, unseen, stop), unseen
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        working: set[Future[tuple[Part, int, Collection[str]]]] = set()
+        working: set[Future[PartDone]] = set()
         try:
             while True:
                 for part in waiting:
-                    working.add(pool.submit(one, part))
+                    working.add(pool.submit(explain, part))
                     if len(working) >= threads:
                         break
                 if not working:
@@ -279,105 +410,3 @@ def _on_threads(
                     yield future.result()
         finally:
             stop.set()
-
-
-def _copied(files: Files, features: Sequence[Sequence[str]], keys: Sequence[str] | None) -> list[str]:
-    """The columns that are copied: those that are asked for, or all that every file has besides the features."""
-    if keys is None:
-        there = [set(columns.names).difference(*features) for columns in files.schemas]
-        shared = set.intersection(*there)
-        if some := sorted(set.union(*there) - shared):
-            logger.warning("columns %s are not in all files: they are not copied", some)
-        return [name for name in files.schemas[0].names if name in shared]
-    for path, columns in zip(files.paths, files.schemas, strict=True):
-        if missing := [key for key in keys if key not in columns.names]:
-            raise InputError(f"keys {missing} are no columns of {path}")
-    return list(keys)
-
-
-def _claim(job: Job, files: Files, part_rows: int) -> None:
-    """Tie the folder to this job: one that belongs to another, or holds other files, is refused."""
-    path = f"{job.folder}/{_MANIFEST}"
-    key = fingerprint(*_tensors(job.explainer), _settings(job, files, part_rows))
-    answers = _answers(job.explainer)
-    if job.target.get_file_info(job.folder).type == fs.FileType.File:
-        raise InputError(f"output is {job.folder}, which is a file: choose a folder")
-    job.target.create_dir(job.folder, recursive=True)
-    if job.target.get_file_info(path).type == fs.FileType.File:
-        with job.target.open_input_stream(path) as file:
-            try:
-                manifest = json.loads(file.read())
-                known, before = manifest["key"], manifest.get("answers")
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise InputError(f"{path} cannot be read: choose another folder, or delete this one") from None
-        if known != key:
-            raise InputError(
-                f"output {job.folder} belongs to a run with other files, another explainer or other settings: "
-                "choose another folder, or delete this one"
-            )
-        if None not in (before, answers) and not _alike(before, answers):
-            raise InputError(
-                f"output {job.folder} belongs to a run with another model, whose outputs were others: go on with "
-                "that model, choose another folder, or delete this one"
-            )
-        return
-    names = [info.base_name for info in job.target.get_file_info(fs.FileSelector(job.folder))]
-    # what a run leaves that is killed right here is no other's
-    if strange := sorted(name for name in names if not name.startswith((".", f"{_MANIFEST}."))):
-        raise InputError(f"output {job.folder} is not empty ({strange[:3]}): choose another folder")
-    temporary = f"{path}.{secrets.token_hex(4)}"
-    with job.target.open_output_stream(temporary) as file:
-        file.write(
-            json.dumps({"key": key, "files": files.paths, "part_rows": part_rows, "answers": answers}).encode()
-        )
-    job.target.move(temporary, path)
-
-
-def _tensors(explainer: FastSHAP) -> list[Tensor]:
-    """What values come from."""
-    game = explainer.value_function_
-    networks = [explainer.network_, getattr(game, "network_", None)]
-    weights = [tensor for network in networks if network is not None for tensor in network.state_dict().values()]
-    others = [getattr(game, name, None) for name in ("null", "rows_")]
-    return [*weights, *(tensor for tensor in others if isinstance(tensor, Tensor))]
-
-
-def _answers(explainer: FastSHAP) -> Any:
-    """A model's outputs for a few rows, if values come from it: up to rounding, they tell it from another."""
-    game = explainer.value_function_
-    called = isinstance(game, Removal) and game.model_ is not None
-    return game.predict(game.rows_[:_ASKED]).tolist() if called else None
-
-
-def _alike(before: Any, answers: Any) -> bool:
-    then, now = torch.tensor(before), torch.tensor(answers)
-    return then.shape == now.shape and torch.allclose(then, now, rtol=1e-4, atol=1e-6, equal_nan=True)
-
-
-def _settings(job: Job, files: Files, part_rows: int) -> tuple[Any, ...]:
-    """What values and columns depend on besides; what is in a file, each part's name has the stamp of."""
-    layout = [(field.name, str(field.type)) for field in job.schema]
-    return files.paths, part_rows, job.features, layout, job.outputs, job.explainer.normalize_
-
-
-def _left(job: Job, parts: Sequence[Part]) -> list[Part]:
-    """The parts that are not there; what is there of files that have changed since is deleted."""
-    there = {info.base_name for info in job.target.get_file_info(fs.FileSelector(job.folder))}
-    names = [os.path.basename(job.file_of(part)) for part in parts]
-    stale = {name for name in there if _OURS.fullmatch(name)} - set(names)
-    left = [part for part, name in zip(parts, names, strict=True) if name not in there]
-    if stale:
-        logger.warning("%d parts are of files that have changed since: these are explained again", len(stale))
-    for name in [_DONE] * (_DONE in there and bool(left or stale)) + sorted(stale):
-        job.target.delete_file(f"{job.folder}/{name}")
-    return left
-
-
-def _sweep(job: Job) -> None:
-    """Without what workers that were killed have left; of another run, only what is old: it may be at work."""
-    for info in job.target.get_file_info(fs.FileSelector(job.folder)):
-        name = info.base_name
-        old = info.mtime_ns is not None and time.time_ns() - info.mtime_ns > _OLD
-        if name.startswith("_") and name not in (_MANIFEST, _DONE) and (old or f".{job.token}." in name):
-            with suppress(OSError):
-                job.target.delete_file(info.path)

@@ -1,4 +1,4 @@
-"""Rows of files to train on, dealt out among the processes that train together."""
+"""Read training rows from files, and divide them among the processes that train together."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ import pandas as pd
 import pyarrow as pa
 from torch import distributed as dist
 
-from fastshapley.bulk.file_parts import Files, Text, find_parts, is_parquet, read_part
+from fastshapley.bulk.csv_files import CsvColumns
+from fastshapley.bulk.file_parts import find_parts, read_part
+from fastshapley.bulk.file_search import Files, is_parquet
 from fastshapley.data.table_schema import lacking
 from fastshapley.errors import InputError, PartError
 
-_ROWS = 1 << 14  # of the parts that are dealt out
+_PART_ROWS = 1 << 14  # rows per part, approximately
 
 
 @contextmanager
 def joined() -> Iterator[tuple[int, int]]:
-    """The number of this process among those that torchrun started, which it joins, and how many there are."""
+    """Join the process group that torchrun started, if there is one.
+
+    Yields
+    ------
+    rank : int
+        The index of this process.
+    size : int
+        The number of processes.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield 0, 1
@@ -32,12 +42,32 @@ def joined() -> Iterator[tuple[int, int]]:
 
 
 def model_columns(files: Files, known: Sequence[str] | None, drop: Sequence[str]) -> list[str]:
-    """The columns that a model takes: those ``known``, where the files have them, else all but ``drop``."""
-    there = files.schemas[0].names
-    if unknown := [name for name in drop if name not in there]:
-        raise InputError(f"columns {unknown} to drop are none of {files.paths[0]}, which has {there}")
+    """Return the columns that a model takes.
+
+    Parameters
+    ----------
+    files : Files
+        The files.
+    known : sequence of str or None
+        The columns that the model was fitted to, if it names them.
+    drop : sequence of str
+        Columns to leave out.
+
+    Returns
+    -------
+    list of str
+        The columns in ``known`` if the files have them, and otherwise all columns except for ``drop``.
+
+    Raises
+    ------
+    InputError
+        If a file lacks a column.
+    """
+    present = files.schemas[0].names
+    if unknown := [name for name in drop if name not in present]:
+        raise InputError(f"drop has {unknown}, which are not columns of {files.paths[0]}: use some of {present}")
     index = (files.schemas[0].pandas_metadata or {}).get("index_columns", [])
-    names = [name for name in there if name not in drop and name not in index]
+    names = [name for name in present if name not in drop and name not in index]
     if known is not None and set(known) <= set(names):
         names = list(known)
     for path, schema in zip(files.paths, files.schemas, strict=True):
@@ -47,8 +77,32 @@ def model_columns(files: Files, known: Sequence[str] | None, drop: Sequence[str]
 
 
 def read_share(files: Files, columns: Sequence[str], rank: int = 0, size: int = 1) -> pd.DataFrame:
-    """The rows of one of ``size`` processes: every so many-th part, or row where there are few parts."""
-    parts = find_parts(files, _ROWS)
+    """Read the rows of one of several processes.
+
+    Each process reads every ``size``-th part or, if there are few parts, every ``size``-th row.
+
+    Parameters
+    ----------
+    files : Files
+        The files.
+    columns : sequence of str
+        The columns to read.
+    rank : int, default=0
+        The index of this process.
+    size : int, default=1
+        The number of processes.
+
+    Returns
+    -------
+    DataFrame
+        The rows of this process.
+
+    Raises
+    ------
+    PartError
+        If a file cannot be read.
+    """
+    parts = find_parts(files, _PART_ROWS)
     step = 1
     if len(parts) < 4 * size:
         step = size
@@ -58,7 +112,7 @@ def read_share(files: Files, columns: Sequence[str], rank: int = 0, size: int = 
     tables = []
     for part in parts:
         try:
-            for batch in read_part(files.system, part, columns, Text(types), _ROWS):
+            for batch in read_part(files.system, part, columns, CsvColumns(types), _PART_ROWS):
                 tables.append(pa.Table.from_batches([batch]).take(list(range(rank % step, len(batch), step))))
         except (pa.ArrowException, OSError) as error:
             raise PartError(f"{part}: {error}") from error
@@ -66,7 +120,25 @@ def read_share(files: Files, columns: Sequence[str], rank: int = 0, size: int = 
 
 
 def file_types(files: Files, columns: Sequence[str]) -> dict[str, pa.DataType]:
-    """The types that hold what all files have in the columns; those of CSV are known by their first rows."""
+    """Return a type for each column that holds the values of all files.
+
+    Parameters
+    ----------
+    files : Files
+        The files. The types of CSV columns are those of the first rows.
+    columns : sequence of str
+        The columns.
+
+    Returns
+    -------
+    dict of str to pyarrow.DataType
+        The type of each column.
+
+    Raises
+    ------
+    InputError
+        If a column holds times, or has types that do not fit together.
+    """
     schemas = [
         schema if is_parquet(path) else pa.schema([(field.name, _wide(field.type)) for field in schema])
         for path, schema in zip(files.paths, files.schemas, strict=True)
@@ -76,8 +148,26 @@ def file_types(files: Files, columns: Sequence[str]) -> dict[str, pa.DataType]:
 
 
 def common_types(places: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[str, pa.DataType]:
-    """The types that hold what is in all of the ``places``: decimals are numbers, and times are refused."""
-    found: dict[str, dict[pa.DataType, str]] = {}  # with the first place of each
+    """Return a type for each column that holds the values of several tables.
+
+    Parameters
+    ----------
+    places : sequence of str
+        The names of the tables, for error messages.
+    schemas : sequence of pyarrow.Schema
+        The columns of the tables.
+
+    Returns
+    -------
+    dict of str to pyarrow.DataType
+        The type of each column. Decimals become float64.
+
+    Raises
+    ------
+    InputError
+        If a column holds times, or has types that do not fit together.
+    """
+    found: dict[str, dict[pa.DataType, str]] = {}  # the types of each column, each with the first place that has it
     for place, schema in zip(places, schemas, strict=True):
         for field in schema:
             found.setdefault(field.name, {}).setdefault(field.type, place)
@@ -85,7 +175,7 @@ def common_types(places: Sequence[str], schemas: Sequence[pa.Schema]) -> dict[st
 
 
 def as_frame(tables: Sequence[pa.Table], types: dict[str, pa.DataType]) -> pd.DataFrame:
-    """Tables as one frame, of these types."""
+    """Return tables as one DataFrame with the given column types."""
     if not tables:
         return pd.DataFrame()
     alike = [
@@ -98,11 +188,11 @@ def as_frame(tables: Sequence[pa.Table], types: dict[str, pa.DataType]) -> pd.Da
 
 
 def _common(name: str, kinds: dict[pa.DataType, str]) -> pa.DataType:
-    """The type that holds columns of several; each comes with a place that has it."""
+    """Return a type that holds the values of several types; each comes with a place that has it."""
     for kind, place in kinds.items():
         if pa.types.is_temporal(_plain(kind)):
             raise InputError(
-                f"column {name!r} of {place} holds times ({kind}): drop it with --drop, or turn it into numbers"
+                f"column {name!r} of {place} holds times ({kind}): drop it with --drop, or convert it to numbers"
             )
     first, *others = kinds
     if pa.types.is_dictionary(first) and not others:
@@ -112,8 +202,10 @@ def _common(name: str, kinds: dict[pa.DataType, str]) -> pa.DataType:
         alone = [pa.schema([(name, kind)]) for kind in sorted(plain, key=str)]
         return pa.unify_schemas(alone, promote_options="permissive").field(name).type
     except pa.ArrowTypeError:
-        said = ", ".join(f"{kind} in {place}" for kind, place in kinds.items())
-        raise InputError(f"column {name!r} is of several types: {said}; write it as one of them") from None
+        listed = ", ".join(f"{kind} in {place}" for kind, place in kinds.items())
+        raise InputError(
+            f"column {name!r} has several types: {listed}. Write it as one type in all files"
+        ) from None
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -126,5 +218,5 @@ def _only(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
-    """What to read a column of CSV as whose first rows are of a type: later numbers may have a point."""
+    """Return the type to read a CSV column as. Integers become floats: later rows may have a decimal point."""
     return pa.float64() if pa.types.is_integer(kind) else kind

@@ -1,8 +1,9 @@
-"""The command line: `main` is ``fastshapley``, and each command is a module of its name."""
+"""The command line ``fastshapley``. Each command is a module ``<command>_command`` with a function ``add``."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 import traceback
@@ -11,40 +12,53 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 
 import fastshapley
 from fastshapley import errors
-from fastshapley.cli import demo_command as demo
-from fastshapley.cli import explain_command as explain
-from fastshapley.cli import export_command as export
-from fastshapley.cli import fit_command as fit
-from fastshapley.cli import page_command as page
-from fastshapley.cli import paper_command as paper
-from fastshapley.cli import report_command as report
-from fastshapley.cli import serve_command as serve
 from fastshapley.cli.command import add_common
 from fastshapley.support.atomic_files import json_text
 
-_COMMANDS = (fit, explain, report, export, serve, page, paper, demo)
-_TOLD = (OSError, ImportError, *(kind for kind in vars(errors).values() if isinstance(kind, type)))
+# The commands in the order of the help. Each has a module fastshapley.cli.<command>_command.
+COMMANDS = (
+    "fit",
+    "explain",
+    "report",
+    "export",
+    "serve",
+    "page",
+    "paper",
+    "demo",
+)
+_EXPECTED_ERRORS = (OSError, ImportError, *(kind for kind in vars(errors).values() if isinstance(kind, type)))
 
 _EPILOG = """\
-fastshapley COMMAND --help says more of each, with an example.
+Run fastshapley COMMAND --help for the options of a command and examples.
 
 exit codes:
-  0    done
-  1    refused or failed: standard error says why, in one line
+  0    success
+  1    error: standard error explains it in one line
   2    wrong usage
-  130  interrupted: standard error says whether the same command goes on
+  130  interrupted: standard error says whether the same command resumes
 
-for machines:
-  With --json, standard output is one JSON object, whose keys are in each command's
-  help, and nothing else; bars and logs are on standard error. Of what is refused,
-  failed or interrupted nothing is on standard output, and the last line of standard
-  error is a JSON object: "error" (the message), "kind" (such as InputError) and
-  "command". A figure that could not be measured is null.
+for scripts:
+  With --json, standard output is exactly one JSON object. Each command's help lists
+  its keys. Progress bars and logs go to standard error. After an error or an
+  interruption, standard output is empty and the last line of standard error is a
+  JSON object with "error" (the message), "kind" (such as InputError) and "command".
+  A number that could not be measured is null.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``fastshapley`` with the given arguments, by default those of the process, and return the exit code."""
+    """Run ``fastshapley``.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The command and its options. The default is the arguments of the process.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
     options = parser().parse_args(arguments)
     try:
         with _clean_output() if options.json else nullcontext():
@@ -52,37 +66,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if result is not None:
             print(json_text(result.data) if options.json else result.text, flush=True)
     except KeyboardInterrupt:
-        _complain(options, f"interrupted; {options.interrupted}", "KeyboardInterrupt")
+        _print_error(options, f"interrupted; {options.interrupted}", "KeyboardInterrupt")
         return 130
     except Exception as error:
         if options.debug:
             traceback.print_exc()
         if options.json or not options.debug:
-            _complain(options, _words(error), type(error).__name__)
+            _print_error(options, _message(error), type(error).__name__)
         return 1
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """What understands the arguments, and says what they may be."""
-    found = argparse.ArgumentParser(
+    """Return the argument parser with all commands."""
+    parser = argparse.ArgumentParser(
         prog="fastshapley",
-        description=f"{fastshapley.__doc__} Train an explainer with fit, then use it with the others.",
+        description=f"{fastshapley.__doc__} Train an explainer with fit, then use it with the other commands.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    found.add_argument("--version", action="version", version=f"fastshapley {fastshapley.__version__}")
-    found.set_defaults(json=False, debug=False)
-    add_common(found)
-    commands = found.add_subparsers(required=True, metavar="COMMAND", dest="command", title="commands")
-    for module in _COMMANDS:
-        module.add(commands)
-    return found
+    parser.add_argument("--version", action="version", version=f"fastshapley {fastshapley.__version__}")
+    parser.set_defaults(json=False, debug=False)
+    add_common(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command", title="commands")
+    for name in COMMANDS:
+        importlib.import_module(f"fastshapley.cli.{name}_command").add(commands)
+    return parser
 
 
 @contextmanager
 def _clean_output() -> Iterator[None]:
-    """What anyone prints goes to standard error: a model of the user's, native code, processes that are started."""
+    """Send all prints to standard error, including those of the user's model, native code and child processes."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -95,15 +109,15 @@ def _clean_output() -> Iterator[None]:
         os.close(kept)
 
 
-def _words(error: Exception) -> str:
-    """What went wrong, in one line."""
-    said = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
-    if isinstance(error, _TOLD) and said:
-        return said
-    return f"{type(error).__name__}: {said} (this was not expected: --debug shows where it comes from)"
+def _message(error: Exception) -> str:
+    """Return what went wrong, in one line."""
+    text = " ".join(" ".join([str(error), *getattr(error, "__notes__", ())]).split())
+    if isinstance(error, _EXPECTED_ERRORS) and text:
+        return text
+    return f"{type(error).__name__}: {text} (unexpected error: run with --debug to see where it comes from)"
 
 
-def _complain(options: argparse.Namespace, message: str, kind: str) -> None:
+def _print_error(options: argparse.Namespace, message: str, kind: str) -> None:
     if options.json:
         print(json_text({"error": message, "kind": kind, "command": options.command}), file=sys.stderr)
     else:

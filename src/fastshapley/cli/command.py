@@ -1,4 +1,4 @@
-"""What commands share: how one is added, what it returns, and arguments that several have."""
+"""What commands share: how to add one, what it returns, and options that several commands have."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-GOES_ON = "the same command goes on where it was"
-_WIDTH = 86
+RESUMES = "run the same command again to resume"
+STARTS_AGAIN = "the same command starts again from the beginning"
+_HELP_WIDTH = 86  # characters per line of descriptions
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command prints: in words, or, with --json, as an object."""
+    """What a command prints.
+
+    Parameters
+    ----------
+    text : str
+        The output for people.
+    data : dict
+        The output with ``--json``.
+    """
 
     text: str
     data: dict[str, Any]
@@ -30,53 +39,78 @@ def add_command(
     description: str,
     examples: str,
     keys: str | None = None,
-    interrupted: str = "the same command starts anew",
-    **settings: Any,
+    interrupted: str = STARTS_AGAIN,
 ) -> argparse.ArgumentParser:
-    """A parser for one command.
+    """Add a command to the command line.
 
-    ``keys`` are those of the object that it prints with --json, where it prints one; ``interrupted`` says what
-    becomes of one that is interrupted.
+    Parameters
+    ----------
+    commands : argparse subparsers
+        Where to add the command.
+    name : str
+        The command.
+    run : callable
+        Runs the command with the parsed options. It returns what to print, or None.
+    help : str
+        One line for the list of commands.
+    description : str
+        What the command does.
+    examples : str
+        Example commands, one per line.
+    keys : str, optional
+        The keys of the JSON object that the command prints with ``--json``, if it prints one.
+    interrupted : str, default=STARTS_AGAIN
+        What the user can do after an interruption.
+
+    Returns
+    -------
+    argparse.ArgumentParser
+        The parser of the command, with the options that all commands have.
     """
     epilog = f"examples:\n{textwrap.indent(textwrap.dedent(examples).strip(), '  ')}"
     if keys is not None:
-        epilog += f"\n\nkeys of --json:\n{textwrap.fill(keys, _WIDTH, initial_indent='  ', subsequent_indent='  ')}"
+        epilog += (
+            f"\n\nkeys of --json:\n{textwrap.fill(keys, _HELP_WIDTH, initial_indent='  ', subsequent_indent='  ')}"
+        )
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
-        description=textwrap.fill(description, _WIDTH),
+        description=textwrap.fill(description, _HELP_WIDTH),
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        **settings,
     )
     parser.set_defaults(run=run, interrupted=interrupted)
-    add_common(parser, "an error is a JSON object, as the log is" if keys is None else None)
+    add_common(parser, "print errors, like the log, as JSON objects" if keys is None else None)
     return parser
 
 
 def add_common(parser: argparse.ArgumentParser, json_help: str | None = None) -> None:
-    """The options that may stand before the command as well as after it; the first parser has their defaults."""
-    json_help = json_help or "print one JSON object, and nothing else; an error is one too"
-    for option, text in (("--json", json_help), ("--debug", "of an error, show the whole trace")):
+    """Add the options that may stand before or after the command. The first parser holds their defaults."""
+    json_help = json_help or "print exactly one JSON object, also for an error"
+    for option, text in (("--json", json_help), ("--debug", "show the full traceback of an error")):
         parser.add_argument(option, action="store_true", default=argparse.SUPPRESS, help=text)
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    """Add ``--quiet``."""
+    parser.add_argument("--quiet", action="store_true", help="do not show progress bars")
 
 
 def add_trust(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--trust", action="store_true", help="load a pickle, which can run anything")
+    """Add ``--trust``."""
+    parser.add_argument(
+        "--trust", action="store_true", help="load the model from a pickle, which can run arbitrary code"
+    )
 
 
 def add_model(parser: argparse.ArgumentParser, when: str) -> None:
-    """The model of an explainer whose file does not do without it."""
-    parser.add_argument("--model", help=f"the model, as fit takes it: {when}")
+    """Add ``--model`` for explainers whose files need the model; ``when`` says which these are."""
+    parser.add_argument("--model", help=f"the model, as fit takes it; needed {when}")
     add_trust(parser)
 
 
 def load(options: argparse.Namespace) -> Any:
-    """The explainer of ``options.file``, with the model that is given for it, if one is."""
+    """Return the explainer of ``options.file``, with the model of ``options.model`` if there is one."""
     from fastshapley import FastSHAP
     from fastshapley.cli.model_files import load_model
 
@@ -85,18 +119,18 @@ def load(options: argparse.Namespace) -> Any:
 
 
 def whole(text: str) -> int:
-    """A whole number above 0."""
+    """Parse an integer above 0."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, and is {text!r}")
+        raise argparse.ArgumentTypeError(f"must be an integer above 0, got {text!r}")
     return int(text)
 
 
 def positive(text: str) -> float:
-    """A number above 0."""
+    """Parse a number above 0."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, and is {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
     return number

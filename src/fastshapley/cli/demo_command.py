@@ -1,4 +1,4 @@
-"""``fastshapley demo``: from a fitted model to pictures."""
+"""``fastshapley demo``: explain a small model, and draw the explanations."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from fastshapley.cli.command import Result, add_command, add_quiet
 
 
 def add(commands: Any) -> None:
+    """Add the command ``demo``."""
     parser = add_command(
         commands,
         "demo",
         _run,
-        help="explain a model of scikit-learn's breast cancer table, or digits",
-        description="Trains a model on data that scikit-learn brings along, explains it, holds the values against "
-        "converged or exact ones, and draws pictures. Nothing is downloaded.",
+        help="explain a model of scikit-learn's breast cancer table or digits",
+        description="Train a model on data that comes with scikit-learn, explain it, compare the values with "
+        "converged or exact ones, and draw figures. Nothing is downloaded.",
         examples="""
             fastshapley demo
             fastshapley demo --images --output pictures/
         """,
         keys="page (the path of its index.html), report, warnings, seconds_to_train, microseconds_a_row",
     )
-    parser.add_argument("--images", action="store_true", help="a network that reads scikit-learn's digits")
+    parser.add_argument(
+        "--images", action="store_true", help="explain a network that classifies scikit-learn's digits"
+    )
     parser.add_argument("--quick", action="store_true", help="train for less time, and explain less exactly")
     parser.add_argument(
         "-o",
@@ -31,7 +34,7 @@ def add(commands: Any) -> None:
         metavar="FOLDER",
         type=Path,
         default=Path("demo"),
-        help="where to put the pictures (default: demo)",
+        help="folder for the figures (default: demo)",
     )
     add_quiet(parser)
 
@@ -49,8 +52,8 @@ def _run(options: argparse.Namespace) -> Result:
     seconds, microseconds, place = found.seconds_to_train, found.microseconds_a_row, str(found.page.resolve())
     lines = [
         str(found.report),
-        f"trained in {seconds:.0f} s; {microseconds:.0f} microseconds a row from then on",
-        f"pictures: {place}",
+        f"trained in {seconds:.0f} s; each row then takes {microseconds:.0f} microseconds",
+        f"figures: {place}",
     ]
     data = {"page": place, "report": found.report.to_dict(), "warnings": found.report.warnings()}
     return Result("\n".join(lines), {**data, "seconds_to_train": seconds, "microseconds_a_row": microseconds})

@@ -1,4 +1,4 @@
-"""The demonstration on images: a network that reads digits, every class's map, and how far the values are off."""
+"""The demonstration on images: explain a network of digits, draw maps of all classes, and measure their error."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def run(output: Path, *, size: Size = FULL, random_state: int = 0, progress: boo
 
 
 def _trained(x: Tensor, labels: Tensor, run: Run) -> nn.Module:
-    """A network that reads digits."""
+    """Train a network that classifies digits."""
 
     def block(inputs: int, outputs: int) -> nn.Sequential:
         return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU())

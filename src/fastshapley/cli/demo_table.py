@@ -1,4 +1,4 @@
-"""The demonstration: a small medical table from a fitted model to pictures, and how far the values are off."""
+"""The demonstration on a table: explain a model, draw the explanations, and measure their error."""
 
 from __future__ import annotations
 
@@ -110,26 +110,26 @@ def _run(plt: Any, output: Path, size: Size, random_state: int, progress: bool) 
     row = int(np.argmin(np.abs(explanation.base_values[:, _CLASS] + explanation.values[..., _CLASS].sum(1) - 0.5)))
     output.mkdir(parents=True, exist_ok=True)
     pictures = {
-        "beeswarm.png": "Every held-out row: which measurements push towards benign, and for which values.",
-        "waterfall.png": "One row close to the decision boundary, from the base value to the prediction.",
-        "accuracy.png": "Each value from one forward pass against its converged value.",
+        "beeswarm.png": "All held-out rows: which measurements push towards benign, and for which values.",
+        "waterfall.png": "One row near the decision boundary, from the base value to the prediction.",
+        "accuracy.png": "Values from one forward pass against converged values.",
     }
     _beeswarm(plt, explanation, output / "beeswarm.png")
     _waterfall(plt, explanation, row, output / "waterfall.png")
     _accuracy(plt, explanation.values, truth, output / "accuracy.png")
     page = output / "index.html"
     story = (
-        "A gradient-boosted model of scikit-learn's breast cancer table (30 measures of 569 tumours), explained "
-        f"by fastshapley. Training took {seconds:.0f} seconds; a held-out row is then explained in "
-        f"{microseconds:.0f} microseconds, {report.rows} rows to a batch. This is how far the values are from the "
-        "converged ones on those rows, which nothing was trained on:"
+        "A gradient-boosted model of scikit-learn's breast cancer table (30 measurements of 569 tumours), "
+        f"explained by fastshapley. Training took {seconds:.0f} seconds. Each held-out row is then explained in "
+        f"{microseconds:.0f} microseconds, in a batch of {report.rows} rows. The table shows the error of the "
+        "values against converged values on these rows, which were not used for training:"
     )
     write_page(page, "breast cancer", story, report, pictures)
     return Demo(report, page, seconds, microseconds)
 
 
 def quickest(run: Callable[[], Any], repeats: int = 5) -> float:
-    """The seconds of the quickest of some runs."""
+    """Return the shortest time of several runs, in seconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -190,7 +190,21 @@ _PAGE = """<!doctype html>
 
 
 def write_page(path: Path, title: str, story: str, report: Report, pictures: dict[str, str]) -> None:
-    """A page with pictures, which lie beside it: their names, and what they show."""
+    """Write a page with a report and figures.
+
+    Parameters
+    ----------
+    path : Path
+        The file of the page. The figures are in the same folder.
+    title : str
+        The title of the page.
+    story : str
+        The text above the report.
+    report : Report
+        The report.
+    pictures : dict of str to str
+        The file names of the figures, and their captions.
+    """
     table = "".join(
         f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in report.lines().items()
     )

@@ -1,4 +1,4 @@
-"""``fastshapley export``: a saved explainer as an ONNX graph."""
+"""``fastshapley export``: write a saved explainer as an ONNX graph."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from fastshapley.support.atomic_files import check_output
 
 
 def add(commands: Any) -> None:
+    """Add the command ``export``."""
     parser = add_command(
         commands,
         "export",
         _run,
         help="write a saved explainer as an ONNX graph",
-        description="Writes an ONNX graph from rows to Shapley values, with the names, the schema and the report "
-        "in its metadata. It is held against the explainer before it is written.",
+        description="Write an ONNX graph that computes Shapley values from rows. Its metadata holds the names, "
+        "the schema and the report. The graph is checked against the explainer before it is written.",
         examples="""
             fastshapley export credit.fastshap
             fastshapley export digits.fastshap --model reading:network -o digits.onnx
         """,
         keys="graph (its path)",
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="what fit, or FastSHAP.save, wrote")
+    parser.add_argument("file", metavar="FILE", type=Path, help="explainer, as written by fit or FastSHAP.save")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the graph (default: the file's name, with .onnx)"
+        "-o", "--output", metavar="FILE", type=Path, help="file for the graph (default: FILE with the suffix .onnx)"
     )
-    add_model(parser, "for an explainer of images that is made of its layers")
+    add_model(parser, "by an explainer of images that uses the layers of the model")
 
 
 def _run(options: argparse.Namespace) -> Result:

@@ -1,4 +1,4 @@
-"""``fastshapley fit``: train an explainer of a model on files of rows, and save it."""
+"""``fastshapley fit``: train an explainer on files of rows, and save it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastshapley.cli import report_command as report
-from fastshapley.cli.command import GOES_ON, Result, add_command, add_quiet, add_trust, positive, whole
+from fastshapley.cli.command import RESUMES, Result, add_command, add_quiet, add_trust, positive, whole
 from fastshapley.errors import InputError
 from fastshapley.support.atomic_files import check_output
 
@@ -20,48 +20,61 @@ if TYPE_CHECKING:
 
 
 def add(commands: Any) -> None:
+    """Add the command ``fit``."""
+    parser = _add_command(commands)
+    _add_data_options(parser)
+    _add_game_options(parser)
+    _add_training_options(parser)
+
+
+def _add_command(commands: Any) -> argparse.ArgumentParser:
     parser = add_command(
         commands,
         "fit",
         _run,
         help="train an explainer of a model, and save it",
-        description="Trains an explainer of a model on rows such as it was trained on, measures how far it is from "
-        "the exact Shapley values on rows that are held out, and saves it to one file. The columns are those that "
-        "the model knows, if it does, else all but those to --drop. A fit that was interrupted, or killed, goes on "
-        "where it was when the same command is given again. Under torchrun, or with --ray, several processes train "
-        "together, each on a share of the rows.",
+        description="Train an explainer on rows like those the model was trained on, measure its error against "
+        "exact Shapley values on held-out rows, and save it to one file. If the model knows the names of its "
+        "columns, these are used; otherwise all columns except those of --drop. If a fit is interrupted or killed, "
+        "run the same command again to resume it. Under torchrun, or with --ray, several processes train together, "
+        "each on a share of the rows.",
         examples="""
             fastshapley fit model.joblib --trust train.parquet -o credit.fastshap
             fastshapley fit booster.json "rows/*.csv" -o credit.fastshap --drop id label
             fastshapley fit scoring:predict train.csv -o credit.fastshap --groups job=title,salary
             torchrun --nproc-per-node 4 -m fastshapley fit model.onnx rows/ -o credit.fastshap
         """,
-        keys=f"{report.KEYS}; seconds, resumed (whether it went on with what an earlier run had left)",
-        interrupted=GOES_ON,
+        keys=f"{report.KEYS}; seconds, resumed (whether the fit resumed an earlier run)",
+        interrupted=RESUMES,
     )
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a .joblib, .json or .ubj (XGBoost), .txt (LightGBM), .cbm, .onnx, or module:function",
+        help="file: .joblib, .json or .ubj (XGBoost), .txt (LightGBM), .cbm (CatBoost), .onnx; or module:function",
     )
     parser.add_argument(
-        "source", metavar="DATA", nargs="+", help="Parquet or CSV files, folders or globs: rows for the model"
+        "source", metavar="DATA", nargs="+", help="Parquet or CSV files, folders or globs with rows for the model"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the explainer's file")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="file for the explainer")
     add_quiet(parser)
+    return parser
 
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
     given = parser.add_argument_group("model and data")
     add_trust(given)
     given.add_argument("--logits", action="store_true", help="the model is a classifier that returns logits")
-    given.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns that are no features")
+    given.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns that are not features")
     given.add_argument(
         "--validation",
         metavar="DATA",
         nargs="+",
-        help="rows that choose the best epochs and that the report is measured on (default: a fifth of DATA)",
+        help="rows that select the best epoch and measure the report (default: a fifth of DATA)",
     )
 
-    game = parser.add_argument_group("what is explained")
+
+def _add_game_options(parser: argparse.ArgumentParser) -> None:
+    game = parser.add_argument_group("value function and players")
     game.add_argument(
         "--groups",
         metavar="NAME=COLUMN,...",
@@ -69,44 +82,50 @@ def add(commands: Any) -> None:
         action="extend",
         type=_groups,
         default=[],
-        help='columns that are one player, or all groups as JSON: {"job": ["title", "salary"]}',
+        help='columns that form one player, or all groups as JSON: {"job": ["title", "salary"]}',
     )
     game.add_argument(
         "--value-function",
         choices=["surrogate", "marginal", "baseline"],
         default="surrogate",
-        help="what the output is when only some players are known (default: surrogate)",
+        help="model output when only some players are known (default: surrogate)",
     )
     game.add_argument(
         "--link",
         choices=["identity", "logit", "log"],
         default="identity",
-        help="the scale that the model's output is explained on (default: identity)",
+        help="scale on which the model's output is explained (default: identity)",
     )
 
+
+def _add_training_options(parser: argparse.ArgumentParser) -> None:
     work = parser.add_argument_group("training")
     work.add_argument(
         "--recipe",
         choices=["default", "paper", "sampling"],
         default="default",
-        help="the paper's algorithm, or no network at all (default: default)",
+        help="our default, the algorithm of the paper, or sampling without a network (default: default)",
     )
-    work.add_argument("--time-budget", metavar="SECONDS", type=positive, help="the time that it may take, about")
+    work.add_argument("--time-budget", metavar="SECONDS", type=positive, help="approximate time limit for the fit")
     work.add_argument(
-        "--evaluation-budget", metavar="ROWS", type=whole, help="the rows that it may call the model with"
+        "--evaluation-budget", metavar="ROWS", type=whole, help="maximum number of rows to call the model with"
     )
-    work.add_argument("--seed", type=int, help="for the same result again")
-    work.add_argument("--device", help="where the networks run (default: a GPU if there is one)")
+    work.add_argument("--seed", type=int, help="random seed, for reproducible results")
+    work.add_argument("--device", help="device of the networks (default: a GPU if there is one)")
     work.add_argument(
         "--checkpoint",
         metavar="FOLDER",
         type=Path,
-        help="unfinished work, to go on from; it is kept (default: FILE.unfinished, which is deleted when done)",
+        help="folder for unfinished work, which is kept (default: FILE.unfinished, which is deleted at the end)",
     )
     work.add_argument(
-        "--ray", nargs="?", const="", metavar="ADDRESS", help="train on a Ray cluster (default: here)"
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="train on a Ray cluster (default: start one on this machine)",
     )
-    work.add_argument("--workers", type=whole, help="processes of Ray (default: one a processor)")
+    work.add_argument("--workers", type=whole, help="Ray processes (default: one per processor)")
 
 
 def _run(options: argparse.Namespace) -> Result | None:
@@ -114,9 +133,9 @@ def _run(options: argparse.Namespace) -> Result | None:
     from fastshapley.cli.model_files import load_model
 
     if options.output.is_dir():
-        raise InputError(f"--output is {options.output}, which is a folder: name a file")
+        raise InputError(f"--output is {options.output}, which is a folder: pass the name of a file")
     if options.workers is not None and options.ray is None:
-        raise InputError("--workers is for --ray: leave it out, or start several processes with torchrun")
+        raise InputError("--workers needs --ray: leave it out, or start several processes with torchrun")
     start = time.monotonic()
     explainer = FastSHAP(
         load_model(options.model, trust=options.trust),
@@ -137,25 +156,25 @@ def _run(options: argparse.Namespace) -> Result | None:
         return None
     explainer.save(options.output)
     if options.checkpoint is None:
-        shutil.rmtree(folder, ignore_errors=True)  # the explainer is saved, whatever happens here
-    found = report.described(options.output)
+        shutil.rmtree(folder, ignore_errors=True)  # The explainer is saved, so errors here do not matter.
+    found = report.describe(options.output)
     seconds = time.monotonic() - start
     text = f"{found.text}\nexplainer: {options.output.resolve()}"
     return Result(text, {**found.data, "seconds": seconds, "resumed": resumed})
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether there is unfinished work in a folder, which may be empty; a cluster's is in a folder in it."""
+    """Return whether a folder holds unfinished work. That of a cluster is in a subfolder."""
     return any(folder.rglob("run.json"))
 
 
 def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool:
-    """Fit to the rows of files; whether it is for this process, of those that train together, to save it."""
+    """Fit to the rows of files, and return whether this process is the one that saves the explainer."""
     from fastshapley.cli.model_files import feature_names
     from fastshapley.support.optional import require
 
     require("pyarrow", "bulk")
-    from fastshapley.bulk.file_parts import find_files
+    from fastshapley.bulk.file_search import find_files
     from fastshapley.bulk.training_rows import joined, model_columns, read_share
 
     files = find_files(options.source)
@@ -163,14 +182,12 @@ def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool
     others = None if options.validation is None else find_files(options.validation)
     check_output(options.output, options.model, *(path for some in (files, others) if some for path in some.paths))
     if _is_begun(folder) and not options.quiet:
-        print(f"going on with the unfinished work in {folder}", file=sys.stderr)
+        print(f"resuming from the unfinished work in {folder}", file=sys.stderr)
     if options.ray is not None:
-        from fastshapley.bulk import ray_cluster
+        from fastshapley.bulk import ray_cluster, ray_fit
 
         ray_cluster.connect(options.ray or None)
-        rows, held_out = (
-            None if some is None else ray_cluster.read_files(some, columns) for some in (files, others)
-        )
+        rows, held_out = (None if some is None else ray_fit.read_files(some, columns) for some in (files, others))
         explainer.fit(rows, X_val=held_out, scaling=options.workers, checkpoint=folder)
         return True
     with joined() as (rank, size):
@@ -183,18 +200,20 @@ def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool
 
 
 def _groups(text: str) -> dict[str, list[str]]:
-    """``name=column,column``, or groups as JSON."""
+    """Parse ``name=column,column``, or groups as JSON."""
     if text.startswith("{"):
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not valid JSON: {error}") from None
         if not all(isinstance(c, list) and all(isinstance(name, str) for name in c) for c in found.values()):
-            raise argparse.ArgumentTypeError(f'{text!r} must give each player its columns: {{"job": ["a", "b"]}}')
+            raise argparse.ArgumentTypeError(
+                f'{text!r} must list the columns of each group, as in {{"job": ["a", "b"]}}'
+            )
         return found
     name, equals, columns = text.partition("=")
     if not (name and equals and all(columns.split(","))):
-        raise argparse.ArgumentTypeError(f"must be NAME=COLUMN,COLUMN or JSON, and is {text!r}")
+        raise argparse.ArgumentTypeError(f"must be NAME=COLUMN,COLUMN or JSON, got {text!r}")
     return {name: columns.split(",")}
 
 
@@ -204,6 +223,6 @@ def _players(given: list[dict[str, list[str]]]) -> Groups | None:
     groups: dict[str, list[str]] = {}
     for some in given:
         if twice := groups.keys() & some.keys():
-            raise InputError(f"--groups names {sorted(twice)} twice: give each group once")
+            raise InputError(f"--groups has {sorted(twice)} twice: pass each group once")
         groups |= some
     return Groups(groups) if groups else None

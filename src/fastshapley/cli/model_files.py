@@ -1,4 +1,4 @@
-"""Models for the command line, from files of joblib, XGBoost, LightGBM, CatBoost or ONNX, or by their names."""
+"""Load models for the command line, from files or by the names of Python objects."""
 
 from __future__ import annotations
 
@@ -20,19 +20,37 @@ _PICKLES = (".joblib", ".pkl", ".pickle")
 
 
 def load_model(source: str, *, trust: bool = False) -> Any:
-    """The model in a file, or the object that ``module:name`` stands for.
+    """Load a model.
 
-    A pickle can do anything when it is loaded: it is only if ``trust`` says so.
+    Parameters
+    ----------
+    source : str
+        A file of joblib, pickle, XGBoost, LightGBM, CatBoost or ONNX, or ``module:name`` for a Python object.
+    trust : bool, default=False
+        Whether to load a pickle, which can run arbitrary code.
+
+    Returns
+    -------
+    object
+        The model.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, its file has an unknown suffix, or it is a pickle that is not trusted.
+    FileFormatError
+        If the file cannot be read as a model.
     """
     module, colon, name = source.partition(":")
     if colon and module.replace(".", "").replace("_", "").isalnum() and not os.path.exists(source):
         return _imported(module, name)
     path = Path(source)
     if not path.is_file():
-        raise InputError(f"model is {source!r}, which is no file, and not module:function either")
+        raise InputError(f"model is {source!r}, which is neither a file nor module:function")
     if path.suffix in _PICKLES and not trust:
         raise InputError(
-            f"{source} is a pickle, which can run anything when it is loaded: if you trust it, --trust"
+            f"model is {source!r}, a pickle, which can run arbitrary code when it is loaded: pass --trust if you "
+            "trust it"
         )
     readers: dict[str, Callable[[Path], Any]] = {
         **dict.fromkeys(_PICKLES, _pickle),
@@ -42,17 +60,30 @@ def load_model(source: str, *, trust: bool = False) -> Any:
         ".onnx": OnnxModel,
     }
     if path.suffix not in readers:
-        raise InputError(f"model is {source!r}: use a file named as one of {sorted(readers)}, or module:function")
+        raise InputError(
+            f"model is {source!r}: use a file that ends in one of {sorted(readers)}, or module:function"
+        )
     try:
         return readers[path.suffix](path)
     except (ImportError, InputError):
         raise
-    except Exception as error:  # whatever the package raises about a file that is not its own
+    except Exception as error:  # Packages raise errors of all kinds for a file that is not theirs.
         raise FileFormatError(f"{source} cannot be read as a model: {error}") from error
 
 
 def feature_names(model: Any) -> list[str] | None:
-    """The columns that a model was trained on, where it knows them."""
+    """Return the columns that a model was trained on, or None if it does not know them.
+
+    Parameters
+    ----------
+    model : object
+        A model of scikit-learn, XGBoost, LightGBM or CatBoost, or a function.
+
+    Returns
+    -------
+    list of str or None
+        The names of the columns.
+    """
     for name in ("feature_names_in_", "feature_names_", "feature_names", "feature_name"):
         found = getattr(model, name, None)
         found = found() if callable(found) else found
@@ -62,19 +93,25 @@ def feature_names(model: Any) -> list[str] | None:
 
 
 class OnnxModel:
-    """An ONNX classifier or regressor as a function of a table; numbers enter as one matrix, or a column each."""
+    """An ONNX classifier or regressor as a function of a table.
+
+    Parameters
+    ----------
+    path : Path
+        The file of the graph. The graph takes one matrix of numbers, or one input per column.
+    """
 
     def __init__(self, path: Path) -> None:
         self.data = path.read_bytes()
         self._start()
 
     def __call__(self, rows: Any) -> NDArray[np.float64]:
-        found = self.session.run([self.output], self._inputs(rows))[0]
-        if isinstance(
-            found, list
-        ):  # of mappings from classes to probabilities, as scikit-learn's converter has them
-            found = [[row[name] for name in sorted(row)] for row in found]
-        array = np.asarray(found, dtype=np.float64)
+        """Return the outputs of the model, (n, outputs)."""
+        outputs = self.session.run([self.output], self._inputs(rows))[0]
+        # scikit-learn's converter returns a list of mappings from classes to probabilities.
+        if isinstance(outputs, list):
+            outputs = [[row[name] for name in sorted(row)] for row in outputs]
+        array = np.asarray(outputs, dtype=np.float64)
         return array.reshape(len(array), -1)
 
     def __getstate__(self) -> dict[str, Any]:

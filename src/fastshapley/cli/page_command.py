@@ -1,4 +1,4 @@
-"""``fastshapley page``: the page of a saved explainer as files that need no server."""
+"""``fastshapley page``: write a page for a saved explainer that needs no server."""
 
 from __future__ import annotations
 
@@ -11,21 +11,29 @@ from fastshapley.cli.serve_command import add_rows
 
 
 def add(commands: Any) -> None:
+    """Add the command ``page``."""
     parser = add_command(
         commands,
         "page",
         _run,
-        help="write the page of a saved explainer as files that need no server",
-        description="Writes a folder whose index.html opens in any browser, which computes the Shapley values "
-        "itself: sliders for a table's columns, a place to drop a picture.",
+        help="write a page for a saved explainer that needs no server",
+        description="Write a folder with an index.html that opens in any browser. The browser computes the "
+        "Shapley values. The page has a slider for each column of a table, or a place to drop an image.",
         examples="""
             fastshapley page credit.fastshap -o page/ --rows examples.csv
         """,
         keys="page (the path of its index.html)",
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="what fit, FastSHAP.save or export wrote")
     parser.add_argument(
-        "-o", "--output", metavar="FOLDER", type=Path, default=Path("page"), help="where to (default: page)"
+        "file", metavar="FILE", type=Path, help="explainer, as written by fit, FastSHAP.save or export"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("page"),
+        help="folder for the page (default: page)",
     )
     add_rows(parser)
 

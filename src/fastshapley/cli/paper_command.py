@@ -1,4 +1,4 @@
-"""``fastshapley paper tabular`` and ``paper images``: the paper's experiments."""
+"""``fastshapley paper tabular`` and ``paper images``: reproduce the paper's experiments."""
 
 from __future__ import annotations
 
@@ -6,71 +6,91 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fastshapley.cli.command import GOES_ON, Result, add_command, add_common, add_quiet, whole
+from fastshapley.cli.command import RESUMES, Result, add_command, add_common, add_quiet, whole
 
 TABLES = ("census", "marketing", "bankruptcy", "news")
 
 
 def add(commands: Any) -> None:
+    """Add the command ``paper`` with its two experiments."""
     paper = commands.add_parser(
         "paper",
         help="reproduce the FastSHAP paper's experiments",
-        description="Everything that the paper shows, for tables or for images.",
+        description="Reproduce the experiments of the paper, on tables or on images.",
     )
     add_common(paper)
     experiments = paper.add_subparsers(required=True, metavar="EXPERIMENT", dest="experiment", title="experiments")
+    _add_shared_options(_add_tabular(experiments))
+    _add_shared_options(_add_images(experiments))
+
+
+def _add_tabular(experiments: Any) -> argparse.ArgumentParser:
     tabular = add_command(
         experiments,
         "tabular",
         _tabular,
         help="accuracy on the four tables: figures 2 and 3, the appendix and the ablation",
-        description="Everything that the paper shows for tables, with both recipes side by side. An interrupted "
-        "run goes on where it was; a second one only reads. A full run takes some hours on two processors.",
+        description="Reproduce what the paper shows for tables, with both recipes side by side. An interrupted "
+        "run can be resumed, and results that are in the store are not computed again. A full run takes some hours "
+        "on two processors.",
         examples="""
             fastshapley paper tabular
             fastshapley paper tabular --quick --only census
         """,
-        keys="page, results (the paths of what was written: the page, and every figure as JSON), games (of each "
-        "its table, game, l2, and l2_paper_recipe and l2_printed to compare it with)",
-        interrupted=GOES_ON,
+        keys="page (its path), results (the path of the JSON file with all numbers), games (a list of objects with "
+        "table, game, l2, l2_paper_recipe and l2_printed)",
+        interrupted=RESUMES,
     )
     tabular.add_argument(
-        "--only", nargs="+", choices=TABLES, metavar="TABLE", default=TABLES, help=f"some of {', '.join(TABLES)}"
+        "--only",
+        nargs="+",
+        choices=TABLES,
+        metavar="TABLE",
+        default=TABLES,
+        help=f"one or more of {', '.join(TABLES)}",
     )
-    tabular.add_argument("--quick", action="store_true", help="less of everything: ten minutes on two processors")
+    tabular.add_argument("--quick", action="store_true", help="a smaller run: ten minutes on two processors")
+    return tabular
+
+
+def _add_images(experiments: Any) -> argparse.ArgumentParser:
     images = add_command(
         experiments,
         "images",
         _images,
-        help="inclusion and exclusion on images: tables 1, 2 and 4, the curves, limited data and pictures",
-        description="Everything that the paper shows for images, at a scale for a processor. An interrupted run "
-        "goes on where it was; a second one only reads. A full run takes some hours on two processors.",
+        help="inclusion and exclusion on images: tables 1, 2 and 4, the curves, limited data and figures",
+        description="Reproduce what the paper shows for images, at a scale that needs no GPU. An interrupted run "
+        "can be resumed, and results that are in the store are not computed again. A full run takes some hours on "
+        "two processors.",
         examples="""
             fastshapley paper images --dataset cifar10
         """,
-        keys="page, results (the paths of what was written: the page, and every figure as JSON), methods (of each "
-        "the areas exclusion and inclusion, and images, how many they are measured on)",
-        interrupted=GOES_ON,
+        keys="page (its path), results (the path of the JSON file with all numbers), methods (objects with the "
+        "areas exclusion and inclusion, and the number of images)",
+        interrupted=RESUMES,
     )
-    images.add_argument("--dataset", choices=["cifar10", "imagenette"], required=True, help="which images")
-    images.add_argument("--quick", action="store_true", help="less of everything: minutes")
-    for parser in (tabular, images):
-        parser.add_argument(
-            "-o",
-            "--output",
-            metavar="FOLDER",
-            type=Path,
-            default=Path("results"),
-            help="folder for results (default: results)",
-        )
-        parser.add_argument(
-            "--store",
-            metavar="FOLDER",
-            type=Path,
-            help="folder for what is computed once (default: in the user's cache)",
-        )
-        parser.add_argument("--workers", type=whole, help="processes (default: one a processor)")
-        add_quiet(parser)
+    images.add_argument("--dataset", choices=["cifar10", "imagenette"], required=True, help="images to explain")
+    images.add_argument("--quick", action="store_true", help="a smaller run: minutes")
+    return images
+
+
+def _add_shared_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("results"),
+        help="folder for results (default: results)",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="FOLDER",
+        type=Path,
+        help="folder for intermediate results (default: in the user's cache)",
+    )
+    parser.add_argument("--workers", type=whole, help="processes (default: one per processor)")
+    add_quiet(parser)
 
 
 def _tabular(options: argparse.Namespace) -> Result:
@@ -116,7 +136,7 @@ def _images(options: argparse.Namespace) -> Result:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What both experiments take."""
+    """Return the settings of both experiments."""
     from fastshapley.datasets.download import cache
 
     return {

@@ -1,4 +1,4 @@
-"""``fastshapley report``: what a saved explainer is, and how far it is from the exact values."""
+"""``fastshapley report``: describe a saved explainer, and print its report."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ if TYPE_CHECKING:
     from fastshapley import Report
 
 KEYS = (
-    "file, version (that wrote it), features (names; null of images), image_shape (null of tables), players, "
-    "groups (those of several columns), outputs, value_function, link, recipe, report (null, or rows, truth, l2, "
-    "relative_squared_error and all that fastshapley.Report has), warnings"
+    "file, version (of fastshapley that wrote it), features (names, or null for images), image_shape (null for "
+    "tables), players, groups (players of several columns), outputs, value_function, link, recipe, report (null, "
+    "or rows, truth, l2, relative_squared_error and the other fields of fastshapley.Report), warnings"
 )
-_SHOWN = 8  # names of a list in words
+_SHOWN_NAMES = 8  # names that are shown of a list
 
 
 def add(commands: Any) -> None:
+    """Add the command ``report``."""
     parser = add_command(
         commands,
         "report",
         _run,
-        help="say what a saved explainer is, and how far off its values are",
-        description="Prints what a file of an explainer holds, and its report: the distance to the exact Shapley "
-        "values that was measured on held-out rows when it was fitted. Nothing is computed, and no model needed.",
+        help="describe a saved explainer, and print its report",
+        description="Print what the file of an explainer holds, and its report: the error against exact Shapley "
+        "values that fit measured on held-out rows. Nothing is computed, and the model is not needed.",
         examples="""
             fastshapley report credit.fastshap
             fastshapley report credit.fastshap -o report.html
             fastshapley report credit.fastshap --json | jq .report.relative_squared_error
         """,
-        keys=f"{KEYS}; html (the page, or null)",
+        keys=f"{KEYS}; html (the path of the page, or null)",
     )
-    parser.add_argument("file", metavar="FILE", type=Path, help="what fit, or FastSHAP.save, wrote")
-    parser.add_argument(
-        "-o", "--html", metavar="FILE", type=Path, help="write the table that notebooks show, as a page, too"
-    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="explainer, as written by fit or FastSHAP.save")
+    parser.add_argument("-o", "--html", metavar="FILE", type=Path, help="also write the report as an HTML page")
 
 
 def _run(options: argparse.Namespace) -> Result:
-    found = described(options.file)
+    found = describe(options.file)
     if options.html is None:
         return Result(found.text, {**found.data, "html": None})
     from fastshapley.support.atomic_files import write_text
@@ -53,8 +52,19 @@ def _run(options: argparse.Namespace) -> Result:
     return Result(f"{found.text}\nreport: {place}", {**found.data, "html": place})
 
 
-def described(file: Path) -> Result:
-    """What a file holds, and the report in it."""
+def describe(file: Path) -> Result:
+    """Describe a saved explainer.
+
+    Parameters
+    ----------
+    file : Path
+        The file of the explainer.
+
+    Returns
+    -------
+    Result
+        What the file holds, and its report.
+    """
     from fastshapley.export.file_format import read_config
 
     config = read_config(file)
@@ -78,9 +88,9 @@ def described(file: Path) -> Result:
         "report": config["report"],
     }
     report = _report(data)
-    data["warnings"] = [_none(data)] if report is None else report.warnings()
+    data["warnings"] = [_why_no_report(data)] if report is None else report.warnings()
     lines = [file.name, *(f"  {name:30s} {text}" for name, text in _lines(data).items())]
-    return Result("\n".join([*lines, "", _none(data) if report is None else str(report)]), data)
+    return Result("\n".join([*lines, "", _why_no_report(data) if report is None else str(report)]), data)
 
 
 def _report(data: dict[str, Any]) -> Report | None:
@@ -90,7 +100,7 @@ def _report(data: dict[str, Any]) -> Report | None:
 
 
 def _lines(data: dict[str, Any]) -> dict[str, str]:
-    """What the file is, in words."""
+    """Return the label and the text of each line."""
     features, shape, groups = data["features"], data["image_shape"], data["groups"]
     found = {"images": " x ".join(map(str, shape or ()))} if features is None else {"features": _some(features)}
     found["players"] = _some(data["players"])
@@ -103,19 +113,19 @@ def _lines(data: dict[str, Any]) -> dict[str, str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)}: {', '.join(names[:_SHOWN])}{rest}"
+    rest = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return f"{len(names)}: {', '.join(names[:_SHOWN_NAMES])}{rest}"
 
 
-def _none(data: dict[str, Any]) -> str:
+def _why_no_report(data: dict[str, Any]) -> str:
     if data["recipe"] == "sampling":
         return (
-            "There is no report: with recipe 'sampling' no network was trained whose values could be off. Fit with "
+            "There is no report: recipe 'sampling' trains no network whose error could be measured. Fit with "
             "recipe 'default' to get one."
         )
     return (
-        "There is no report: its time or evaluation budget left nothing to measure the error with. Fit again with "
-        "more of it to get one."
+        "There is no report: the time or evaluation budget left nothing to measure the error with. Fit again with "
+        "a larger budget to get one."
     )
 
 
@@ -140,5 +150,5 @@ _PAGE = """<!doctype html>
 def _page(data: dict[str, Any]) -> str:
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(t)}</td></tr>" for name, t in _lines(data).items())
     report = _report(data)
-    shown = f"<p>{escape(_none(data))}</p>" if report is None else report._repr_html_()
+    shown = f"<p>{escape(_why_no_report(data))}</p>" if report is None else report._repr_html_()
     return _PAGE.format(title=escape(Path(data["file"]).name), rows=rows, report=shown)

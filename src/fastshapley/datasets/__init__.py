@@ -1,6 +1,7 @@
-"""The paper's data sets, from the files that their publishers distribute.
+"""Load the data sets of the paper from the files that their publishers distribute.
 
-They are looked for in the folder ``$FASTSHAPLEY_DATA``, then in the user's cache, then downloaded there.
+Files are searched in the folder ``$FASTSHAPLEY_DATA`` and in the user's cache. Missing files are downloaded to the
+cache.
 """
 
 from fastshapley.datasets.image_loaders import Imagenette, Images, load_cifar10

@@ -1,4 +1,4 @@
-"""Files of other publishers: from the user's own folder, from the cache, or downloaded there once."""
+"""Find files of other publishers in the user's folder or in the cache, or download them to the cache."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tqdm.auto import tqdm
 
 from fastshapley.support.atomic_files import write_atomically
 
-_TIMEOUT = 30.0  # seconds without an answer
-_CHUNK = 1 << 16
-# no network, no such file, an answer that breaks off or is no archive, one that is damaged or holds something else
+_TIMEOUT = 30.0  # seconds to wait for a server
+_CHUNK_BYTES = 1 << 16  # bytes that are read at a time
+# No network, no such file, a connection that breaks off, or an archive that is damaged or holds other files.
 _FAILURES = (
     OSError,
     http.client.HTTPException,
@@ -41,11 +41,18 @@ _FAILURES = (
 class Source:
     """A published file.
 
-    name: where it lies in a folder of data, as ``census/adult.data``.
-    page: where a person finds it.
-    archive: the address of the zip file that holds it.
-    members: the way to it inside, through zip files in zip files.
-    sha256: what the file should hash to, where that is known; a zip file has checksums of its own besides.
+    Parameters
+    ----------
+    name : str
+        The path of the file in a data folder, such as ``census/adult.data``.
+    page : str
+        The web page of the file.
+    archive : str
+        The URL of the zip file that holds it.
+    members : tuple of str
+        The path inside, through zip files in zip files.
+    sha256 : str, optional
+        The checksum of the file, if it is known. A zip file also has checksums of its own.
     """
 
     name: str
@@ -59,11 +66,18 @@ class Source:
 class Folder:
     """A published folder.
 
-    name: what it is called in a folder of data, as ``imagenette``; the publisher's own name will do as well.
-    page: where a person finds it.
-    archive: the address of the tar file, with gzip, that holds it.
-    root: its name inside.
-    sha256: what the tar file should hash to.
+    Parameters
+    ----------
+    name : str
+        The name of the folder in a data folder, such as ``imagenette``. The publisher's name is found too.
+    page : str
+        The web page of the folder.
+    archive : str
+        The URL of the tar.gz file that holds it.
+    root : str
+        The name of the folder inside, which is the publisher's name.
+    sha256 : str
+        The checksum of the tar.gz file.
     """
 
     name: str
@@ -74,24 +88,42 @@ class Folder:
 
 
 def cache() -> Path:
-    """The folder for what was downloaded or computed once: ``$XDG_CACHE_HOME/fastshapley``, or in ``~/.cache``."""
+    """Return the cache folder: ``$XDG_CACHE_HOME/fastshapley``, or ``~/.cache/fastshapley``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastshapley"
 
 
 def places() -> list[Path]:
-    """The folders of data: ``$FASTSHAPLEY_DATA`` where that is set, then the cache."""
+    """Return the data folders: ``$FASTSHAPLEY_DATA`` if it is set, then the cache."""
     configured = os.environ.get("FASTSHAPLEY_DATA")
     return [Path(configured), cache()] if configured else [cache()]
 
 
 def at_hand(*names: str) -> Path | None:
-    """The first file or folder of one of these names in the folders of data, or None."""
+    """Return the first file or folder with one of these names in the data folders, or None."""
     paths = (folder / name for folder in places() for name in names)
     return next((path for path in paths if path.exists()), None)
 
 
 def find(source: Source, *, progress: bool = True) -> Path:
-    """The file, as it is or with gzip, in ``$FASTSHAPLEY_DATA`` or in the cache, else downloaded to the cache."""
+    """Find a file in the data folders, or download it to the cache.
+
+    Parameters
+    ----------
+    source : Source
+        The file. A copy that is compressed with gzip is found too.
+    progress : bool, default=True
+        Whether to show a progress bar of the download.
+
+    Returns
+    -------
+    Path
+        The path of the file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file, and the download fails.
+    """
 
     def place(archive: IO[bytes], target: Path) -> None:
         write_atomically(target, lambda path: _take_out(archive, source, path))
@@ -100,7 +132,25 @@ def find(source: Source, *, progress: bool = True) -> Path:
 
 
 def find_folder(folder: Folder, *, progress: bool = True) -> Path:
-    """The folder, in ``$FASTSHAPLEY_DATA`` or in the cache, else downloaded to the cache."""
+    """Find a folder in the data folders, or download it to the cache.
+
+    Parameters
+    ----------
+    folder : Folder
+        The folder.
+    progress : bool, default=True
+        Whether to show a progress bar of the download.
+
+    Returns
+    -------
+    Path
+        The path of the folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such folder, and the download fails.
+    """
 
     def place(archive: IO[bytes], target: Path) -> None:
         _unpack(archive, folder, target)
@@ -109,7 +159,7 @@ def find_folder(folder: Folder, *, progress: bool = True) -> Path:
 
 
 def _fetch(source: Source | Folder, place: Callable[[IO[bytes], Path], None], progress: bool) -> Path:
-    """Download the archive and let ``place`` put what it holds into the cache; what fails says what to do."""
+    """Download an archive, and let ``place`` put its content into the cache."""
     target = cache() / source.name
     try:
         with tempfile.TemporaryFile() as archive:
@@ -117,7 +167,7 @@ def _fetch(source: Source | Folder, place: Callable[[IO[bytes], Path], None], pr
             place(archive, target)
     except _FAILURES as error:
         raise FileNotFoundError(
-            f"{source.name} is in none of {[str(folder) for folder in places()]}, and fetching it from "
+            f"{source.name} is in none of {[str(folder) for folder in places()]}, and the download from "
             f"{source.archive} failed ({error}): download it from {source.page} to {places()[0] / source.name}, or "
             "set FASTSHAPLEY_DATA to the folder that holds it"
         ) from error
@@ -128,11 +178,11 @@ def _download(source: Source | Folder, archive: IO[bytes], progress: bool) -> No
     with _open(source.archive) as response:
         size = int(response.headers.get("Content-Length") or 0) or None
         with tqdm(total=size, desc=source.name, unit="B", unit_scale=True, disable=not progress) as bar:
-            while chunk := response.read(_CHUNK):
+            while chunk := response.read(_CHUNK_BYTES):
                 archive.write(chunk)
                 bar.update(len(chunk))
     if size is not None and archive.tell() != size:
-        raise urllib.error.URLError(f"it broke off after {archive.tell()} of {size} bytes")
+        raise urllib.error.URLError(f"the connection broke off after {archive.tell()} of {size} bytes")
     archive.seek(0)
 
 
@@ -140,7 +190,7 @@ def _open(url: str) -> Any:
     try:
         return urllib.request.urlopen(url, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
-        with error:  # which is the server's answer, and holds the connection
+        with error:  # The error is the response, which holds the connection open.
             raise urllib.error.URLError(f"{error.code} {error.reason}") from None
 
 
@@ -157,7 +207,7 @@ def _take_out(archive: IO[bytes], source: Source, path: Path) -> None:
 
 
 def _unpack(archive: IO[bytes], folder: Folder, target: Path) -> None:
-    """Check the tar file, unpack the folder beside its place, and only then move it there."""
+    """Check the tar file, unpack the folder next to its place, and then move it there."""
     _check(archive, folder.sha256)
     archive.seek(0)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -166,17 +216,17 @@ def _unpack(archive: IO[bytes], folder: Folder, target: Path) -> None:
             for member in opened:
                 if PurePosixPath(member.name).parts[:1] != (folder.root,):
                     continue
-                if not (member.isfile() or member.isdir()):  # links have led out of folders before
-                    raise OSError(f"{member.name} in it is neither a file nor a folder")
+                if not (member.isfile() or member.isdir()):  # A link could point outside of the folder.
+                    raise OSError(f"{member.name} in the archive is neither a file nor a folder")
                 opened.extract(member, temporary, filter="data")
         try:
             (Path(temporary) / folder.root).rename(target)
         except OSError:
-            if not target.is_dir():  # else another process was first
+            if not target.is_dir():  # Otherwise another process was first.
                 raise
 
 
 def _check(file: Any, sha256: str) -> None:
     found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256:
-        raise OSError(f"its checksum is {found} where {sha256} is expected")
+        raise OSError(f"the checksum is {found}, expected {sha256}")

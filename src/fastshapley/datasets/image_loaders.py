@@ -1,6 +1,7 @@
-"""The paper's images, from the files that their publishers distribute.
+"""Load the images of the paper from the files that their publishers distribute.
 
-They are looked for in the folder ``$FASTSHAPLEY_DATA``, then in the user's cache, then downloaded there.
+Files are searched in the folder ``$FASTSHAPLEY_DATA`` and in the user's cache. Missing files are downloaded to the
+cache.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FOLDERS = {
     ),
 }
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-# Imagenette's folders, in the order of its labels: what is on the photographs, and its number among ImageNet's 1000
+# Imagenette's folders in the order of its labels: the name of the class, and its index among ImageNet's 1000.
 IMAGENETTE_CLASSES = {
     "n01440764": ("tench", 0),
     "n02102040": ("English springer", 217),
@@ -48,13 +49,23 @@ IMAGENETTE_CLASSES = {
     "n03445777": ("golf ball", 574),
     "n03888257": ("parachute", 701),
 }
-_RECORD = 1 + 3 * 32 * 32  # bytes: the label, then the planes of red, green and blue
-_RECORDS = 10_000  # of each file
+_RECORD_BYTES = 1 + 3 * 32 * 32  # the label, then the planes of red, green and blue
+_RECORDS = 10_000  # records per file
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images in memory: bytes (n, 3, height, width), labels int64 (n,), and the names of the classes."""
+    """Images in memory.
+
+    Parameters
+    ----------
+    images : Tensor
+        The images, (n, 3, height, width), uint8.
+    labels : Tensor
+        The labels, (n,), int64.
+    classes : tuple of str
+        The names of the classes.
+    """
 
     images: Tensor
     labels: Tensor
@@ -62,7 +73,25 @@ class Images:
 
 
 def load_cifar10(split: Literal["train", "test"] = "train") -> Images:
-    """CIFAR-10, of 32x32 pixels: 50000 images for training, or as many as there are files, and 10000 for tests."""
+    """Load CIFAR-10, which has images of 32 x 32 pixels.
+
+    Parameters
+    ----------
+    split : {"train", "test"}, default="train"
+        50,000 training images, or fewer if some of the five files are missing, or 10,000 test images.
+
+    Returns
+    -------
+    Images
+        The images.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there are no files, and they cannot be downloaded.
+    FileFormatError
+        If a file is damaged.
+    """
     names = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}
     if split not in names:
         raise InputError(f"split is {split!r}: use 'train' or 'test'")
@@ -71,7 +100,7 @@ def load_cifar10(split: Literal["train", "test"] = "train") -> Images:
     if not paths:
         raise FileNotFoundError(
             f"{folder} has none of {names[split]}: put the files of {FOLDERS['cifar10'].archive} there, or delete "
-            "it to download them"
+            "the folder to download them"
         )
     records = torch.from_numpy(np.concatenate([_records(path) for path in paths]))
     return Images(records[:, 1:].reshape(-1, 3, 32, 32).contiguous(), records[:, 0].long(), CIFAR10_CLASSES)
@@ -79,22 +108,41 @@ def load_cifar10(split: Literal["train", "test"] = "train") -> Images:
 
 def _records(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     content = np.fromfile(path, dtype=np.uint8)
-    if len(content) != _RECORDS * _RECORD:
+    if len(content) != _RECORDS * _RECORD_BYTES:
         raise FileFormatError(
-            f"{path} has {len(content)} bytes where CIFAR-10's binary version has {_RECORDS * _RECORD}: fetch it "
-            "again"
+            f"{path} has {len(content)} bytes, but files of CIFAR-10's binary version have "
+            f"{_RECORDS * _RECORD_BYTES}: download it again"
         )
-    records = content.reshape(_RECORDS, _RECORD)
+    records = content.reshape(_RECORDS, _RECORD_BYTES)
     if records[:, 0].max() >= len(CIFAR10_CLASSES):
-        raise FileFormatError(f"{path} has a label {records[:, 0].max()}: it is not of CIFAR-10's binary version")
+        raise FileFormatError(
+            f"{path} has a label {records[:, 0].max()}: it is not a file of CIFAR-10's binary version"
+        )
     return records
 
 
 class Imagenette(Dataset[tuple[Tensor, int]]):
-    """Photographs of ten of ImageNet's classes: (image (3, size, size), float32 from 0 to 1, label).
+    """Photographs of ten of ImageNet's classes.
 
-    Sorted by class, then by the name of the file, and read from it each time. The shorter side is scaled to
-    ``size``, and the middle of the longer one kept. ``paths`` are the files, ``labels`` (n,) the labels of all.
+    An item is an image (3, size, size), float32 from 0 to 1, and its label. Items are sorted by class, then by file
+    name, and read from the file each time. The shorter side is scaled to ``size``, and the longer side is cropped
+    to its middle.
+
+    Parameters
+    ----------
+    split : {"train", "val"}, default="train"
+        The part of the data set.
+    size : int, default=224
+        The width and the height of the images, in pixels.
+
+    Attributes
+    ----------
+    paths : list of Path
+        The files.
+    labels : Tensor
+        The labels, (n,).
+    classes : tuple of str
+        The names of the classes.
     """
 
     classes = tuple(name for name, _ in IMAGENETTE_CLASSES.values())
@@ -103,7 +151,7 @@ class Imagenette(Dataset[tuple[Tensor, int]]):
         if split not in ("train", "val"):
             raise InputError(f"split is {split!r}: use 'train' or 'val'")
         if size < 1:
-            raise InputError(f"size is {size!r}: give the pixels of a side, such as 224")
+            raise InputError(f"size is {size!r}: pass the pixels of a side, such as 224")
         self.size = size
         self.paths: list[Path] = []
         labels = []
@@ -127,13 +175,13 @@ class Imagenette(Dataset[tuple[Tensor, int]]):
 
 
 def _photograph(path: Path, size: int) -> Tensor:
-    """The middle of an image file: (3, size, size), float32 from 0 to 1."""
+    """Return the middle of an image file, (3, size, size), float32 from 0 to 1."""
     Image = require("PIL.Image", "paper")
     try:
         with Image.open(path) as file:
             image = file.convert("RGB")
     except OSError as error:
-        raise FileFormatError(f"{path} cannot be read as an image ({error}): fetch it again") from error
+        raise FileFormatError(f"{path} cannot be read as an image ({error}): download it again") from error
     scale = size / min(image.size)
     width, height = (round(scale * side) for side in image.size)
     left, top = (width - size) // 2, (height - size) // 2

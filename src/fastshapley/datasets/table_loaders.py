@@ -1,6 +1,7 @@
-"""The paper's data sets, from the files that their publishers distribute.
+"""Load the tables of the paper from the files that their publishers distribute.
 
-They are looked for in the folder ``$FASTSHAPLEY_DATA``, then in the user's cache, then downloaded there.
+Files are searched in the folder ``$FASTSHAPLEY_DATA`` and in the user's cache. Missing files are downloaded to the
+cache.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sklearn.model_selection import train_test_split
 from fastshapley.data.players import Features, Groups
 from fastshapley.datasets.download import Source, find
 
-# the checksums of the last two files are not known to us; those inside the archive are checked in any case
+# The checksums of the last two files are not known. Those inside the zip files are always checked.
 _UCI = "https://archive.ics.uci.edu"
 SOURCES = {
     "census": Source(
@@ -50,7 +51,17 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Split:
-    """A table in the paper's split into training, validation and test rows."""
+    """A table, split into training, validation and test rows as in the paper.
+
+    Parameters
+    ----------
+    X_train, X_val, X_test : DataFrame
+        The rows.
+    y_train, y_val, y_test : ndarray
+        The targets, 0 or 1.
+    players : Features or Groups
+        The players: columns, or groups of one-hot columns.
+    """
 
     X_train: pd.DataFrame
     X_val: pd.DataFrame
@@ -62,10 +73,18 @@ class Split:
 
 
 def load_census(categories: Literal["codes", "names"] = "codes") -> Split:
-    """UCI Adult, 32561 people and 12 features; the target is an income above 50,000 dollars.
+    """Load UCI Adult: 32,561 people with 12 features. The target is an income above 50,000 dollars.
 
-    Categories come as the paper has them, numbered by name (a relationship by closeness), or with
-    ``categories="names"`` as text with gaps where the publisher has a question mark.
+    Parameters
+    ----------
+    categories : {"codes", "names"}, default="codes"
+        "codes" numbers categories in alphabetical order, and relationships by closeness, as in the paper. "names"
+        returns text, with gaps where the publisher has a question mark.
+
+    Returns
+    -------
+    Split
+        The table.
     """
     if categories not in ("codes", "names"):
         raise ValueError(f"categories is {categories!r}: use 'codes' or 'names'")
@@ -106,10 +125,15 @@ def load_census(categories: Literal["codes", "names"] = "codes") -> Split:
 
 
 def load_marketing() -> Split:
-    """UCI bank marketing, 45211 calls and 16 features; the target is a term deposit.
+    """Load UCI bank marketing: 45,211 calls with 16 features. The target is a term deposit.
 
-    As in the paper, four features are one-hot and each a group of its columns, yes and no are 1 and 0, levels of
-    education and months are numbered, and the continuous features are standardised.
+    As in the paper, four features are one-hot, and the columns of each are one group. Yes and no are 1 and 0,
+    levels of education and months are numbered, and the continuous features are standardised.
+
+    Returns
+    -------
+    Split
+        The table.
     """
     frame = pd.read_csv(find(SOURCES["marketing"]), sep=";")
     y = (frame.pop("y") == "yes").to_numpy(np.int64)
@@ -133,9 +157,14 @@ def load_marketing() -> Split:
 
 
 def load_bankruptcy() -> Split:
-    """UCI Taiwanese bankruptcy, 6817 companies and 94 features; the target is a bankruptcy.
+    """Load UCI Taiwanese bankruptcy: 6,817 companies with 94 features. The target is a bankruptcy.
 
-    As in the paper, without a column that is constant and two companies whose revenue per person is off the scale.
+    As in the paper, a constant column and two companies with an invalid revenue per person are left out.
+
+    Returns
+    -------
+    Split
+        The table.
     """
     frame = pd.read_csv(find(SOURCES["bankruptcy"]))
     frame.columns = frame.columns.str.strip()
@@ -145,7 +174,13 @@ def load_bankruptcy() -> Split:
 
 
 def load_news() -> Split:
-    """UCI online news popularity, 39644 articles and 58 features; the target is more than 1400 shares."""
+    """Load UCI online news popularity: 39,644 articles with 58 features. The target is more than 1,400 shares.
+
+    Returns
+    -------
+    Split
+        The table.
+    """
     frame = pd.read_csv(find(SOURCES["news"]))
     frame.columns = frame.columns.str.strip()
     y = (frame.pop("shares") > 1400).to_numpy(np.int64)
@@ -156,7 +191,7 @@ def load_news() -> Split:
 def _split(
     X: pd.DataFrame, y: Any, first: tuple[float, int], second: tuple[float, int], players: Features | Groups
 ) -> Split:
-    """Split off the test rows, then the validation rows; each time (share, seed)."""
+    """Split off the test rows by a share and a seed, then the validation rows by another."""
     X, X_test, y, y_test = train_test_split(X, y, test_size=first[0], random_state=first[1])
     X_train, X_val, y_train, y_val = train_test_split(X, y, test_size=second[0], random_state=second[1])
     return Split(X_train, X_val, X_test, y_train, y_val, y_test, players)

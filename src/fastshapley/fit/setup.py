@@ -25,7 +25,7 @@ from fastshapley.fit.budget import Budget, check_budget
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.settings import Settings, is_fitted
 from fastshapley.training import recipes
-from fastshapley.training.checkpoint import Checkpoint, fingerprint, stable_text
+from fastshapley.training.checkpoint import Checkpoint, fingerprint, same_outputs, stable_text
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Clock, Run, seed_of
@@ -313,8 +313,9 @@ def _claim_together(store: Checkpoint, processes: ProcessGroup, x: Rows, model: 
             outputs = model(known["x"].to(x.device)).cpu()
         off = (known["mean"] - mean.cpu()).abs() if known["mean"].shape == mean.shape else torch.tensor(torch.inf)
         near = bool((off <= 1e-9 + LEFT_OUT * processes.size / count * known["spread"]).all())
-        like = known["y"].shape == outputs.shape and torch.allclose(known["y"], outputs, rtol=1e-4, atol=1e-6)
-        return near and like and abs(known["count"] - count) <= LEFT_OUT * processes.size
+        return (
+            near and same_outputs(known["y"], outputs) and abs(known["count"] - count) <= LEFT_OUT * processes.size
+        )
 
     if not processes.share(continues):
         raise store.refusal()

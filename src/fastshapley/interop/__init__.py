@@ -1,5 +1,5 @@
-"""Explainers and value functions in the words of other packages: a module each, imported when it is asked for.
+"""Use explainers and value functions with other packages.
 
-`fastshapley.interop.shapiq`, `fastshapley.interop.captum` and `fastshapley.interop.mlflow` need the package that
-they are named after.
+`fastshapley.interop.shapiq`, `fastshapley.interop.captum` and `fastshapley.interop.mlflow` each need the package
+that they are named after. They are imported only on request.
 """

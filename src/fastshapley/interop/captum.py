@@ -1,14 +1,16 @@
-"""captum: a fitted explainer as one of its attribution methods."""
+"""Use a fitted explainer as an attribution method of captum."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from fastshapley.data.image_schema import ImageSchema
 from fastshapley.errors import InputError
+from fastshapley.interop.encoded_rows import encode_rows
 from fastshapley.support.optional import require
 from fastshapley.value_functions.protocol import grand_values, null_values
 
@@ -23,15 +25,28 @@ Target = int | tuple[int, ...] | Tensor | list[int] | list[tuple[int, ...]] | No
 
 
 class FastShap(captum.Attribution):
-    """Attributions that are the explainer's Shapley values, in the shape of the inputs.
+    """Return the Shapley values of an explainer as captum attributions, in the shape of the inputs.
 
-    A player of several entries, a superpixel or a group of columns, has its value shared out evenly among them (an
-    image's channels too), so that attributions sum to what the values sum to: the game's grand value minus its
-    null. captum's own methods with a feature mask repeat a group's value for each of its entries instead.
+    The value of a player with several entries, such as a superpixel or a group of columns, is divided evenly among
+    them, and among the channels of an image. Attributions therefore sum to the grand value of the game minus its
+    null value. captum's own methods with a feature mask repeat the value of a group for each of its entries
+    instead.
 
-    ``forward_func`` is the game's grand value, (n, outputs), which captum's metrics take: that of the surrogate, or
-    of the model itself where the value function calls it.
+    ``forward_func``, which captum's metrics use, returns the grand value of the game, (n, outputs). This is the
+    output of the surrogate, or of the model itself if the value function calls it.
 
+    Parameters
+    ----------
+    explainer : FastSHAP
+        A fitted explainer.
+
+    Raises
+    ------
+    InputError
+        If the players are not columns of the inputs.
+
+    Examples
+    --------
     >>> from fastshapley import FastSHAP, Recipe, Training
     >>> X = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     >>> quick = Recipe(surrogate=(Training(steps=50),), explainer=Training(steps=50))
@@ -41,26 +56,44 @@ class FastShap(captum.Attribution):
     """
 
     def __init__(self, explainer: FastSHAP) -> None:
-        explainer._check_fitted()
+        check_is_fitted(explainer)
         if not explainer.partition_.owner:
             raise InputError(
-                "explainer has players that are not columns of its inputs, so that their values have no place there"
+                "explainer has players that are not columns of its inputs: its values have no place there"
             )
         self.explainer = explainer
         super().__init__(self._grand)
 
-    @_log.log_usage()  # type: ignore[untyped-decorator]  # captum's NoiseTunnel asks for the function that this wraps
+    @_log.log_usage()  # type: ignore[untyped-decorator]  # captum's NoiseTunnel needs the wrapped function
     def attribute(
         self, inputs: Inputs, target: Target = None, return_convergence_delta: bool = False
     ) -> Inputs | tuple[Inputs, Tensor]:
-        """Attributions in the shape and the floating type of ``inputs``, or a tuple of one, as these came.
+        """Return attributions in the shape and the floating-point type of the inputs.
 
-        inputs: rows (n, columns) or images (n, channels, height, width), as the explainer takes them. Of a table
-            with categories, which no tensor holds, its rows as ``explainer.schema_.encode(frame)`` has them.
-        target: the output that is explained: a number, or a list or a tensor (n,) of one for each row. It may be
-            None if there is but one.
+        Parameters
+        ----------
+        inputs : Tensor or tuple of one Tensor
+            Rows (n, columns) or images (n, channels, height, width), as the explainer takes them. A tensor cannot
+            hold the categories of a table: pass ``explainer.schema_.encode(frame)`` instead.
+        target : int, tuple, list or Tensor, optional
+            The index of the output to explain, or one index per row, (n,). It can be left out if there is one
+            output.
+        return_convergence_delta : bool, default=False
+            Whether to return the result of `compute_convergence_delta` too.
+
+        Returns
+        -------
+        attributions : Tensor or tuple of one Tensor
+            The attributions, as a tensor or a tuple like the inputs.
+        delta : Tensor
+            Only with ``return_convergence_delta``: the convergence delta of each row, (n,).
+
+        Raises
+        ------
+        InputError
+            If the inputs or the targets do not fit the explainer.
         """
-        x, given = self._encode(inputs), _only(inputs)
+        x, given = self._encode(inputs), _single_tensor(inputs)
         values = _chosen(self.explainer.explain_encoded(x)[0], self._targets(target, len(x)))
         owner = torch.tensor(self.explainer.partition_.owner, device=values.device)
         shares = values[:, owner] / owner.bincount()[owner]
@@ -73,47 +106,61 @@ class FastShap(captum.Attribution):
         return attributions
 
     def has_convergence_delta(self) -> bool:
-        """There is one: see `compute_convergence_delta`."""
+        """Return True: see `compute_convergence_delta`."""
         return True
 
     def compute_convergence_delta(self, attributions: Inputs, inputs: Inputs, target: Target = None) -> Tensor:
-        """By how much each row's attributions miss grand minus null, (n,), float64.
+        """Return the sum of each row's attributions minus (grand value - null value).
 
-        It is rounding for an explainer whose values are normalised, and what the network lacks for one with
-        ``normalize="never"``. The null is the game's own, so that there is no start point to pass.
+        This is a rounding error if the values are normalised, and the error of the network with
+        ``normalize="never"``. The null value comes from the game, so there is no baseline to pass.
+
+        Parameters
+        ----------
+        attributions : Tensor or tuple of one Tensor
+            The attributions of the inputs.
+        inputs : Tensor or tuple of one Tensor
+            The inputs of `attribute`.
+        target : int, tuple, list or Tensor, optional
+            The target of `attribute`.
+
+        Returns
+        -------
+        Tensor
+            One number per row, (n,), float64.
         """
         x = self._encode(inputs)
         game = self.explainer.value_function_
         total = (grand_values(game, x) - null_values(game, x))[:, None]
-        sums = _only(attributions).detach().to(x.device, torch.float64).flatten(1).sum(1)
+        sums = _single_tensor(attributions).detach().to(x.device, torch.float64).flatten(1).sum(1)
         return sums - _chosen(total, self._targets(target, len(x)))[:, 0]
 
     def _grand(self, inputs: Tensor) -> Tensor:
         return grand_values(self.explainer.value_function_, self._encode(inputs))
 
     def _encode(self, inputs: Inputs) -> Tensor:
-        given, schema = _only(inputs), self.explainer.schema_
+        given, schema = _single_tensor(inputs), self.explainer.schema_
         if isinstance(schema, ImageSchema) or not schema.categorical:
-            encoded: Tensor = self.explainer._encode(given)[:]
+            encoded: Tensor = encode_rows(self.explainer, given)[:]
             return encoded
         x = given.detach().double()
         counts = torch.tensor(schema.category_counts, device=x.device)
         if x.shape[1:] != counts.shape:
-            raise InputError(f"inputs has shape {tuple(given.shape)} where (n, {len(counts)}) is expected")
+            raise InputError(f"inputs has shape {tuple(given.shape)}: expected (n, {len(counts)})")
         wrong = ((x != x.floor()) | (x < 0) | (x >= counts)) & ~x.isnan() & (counts > 0)
         if wrong.any():
             row, column = wrong.nonzero()[0].tolist()
             raise InputError(
-                f"inputs has {x[row, column]:g} in row {row} of the column {schema.names[column]!r}, which holds "
-                "the numbers of categories: pass explainer.schema_.encode(frame)"
+                f"inputs has {x[row, column]:g} in row {row} of column {schema.names[column]!r}, which is not the "
+                "code of a category: pass explainer.schema_.encode(frame)"
             )
         return x.to(self.explainer.network_.scale.device)
 
     def _targets(self, target: Target, rows: int) -> Tensor:
-        """The number of the output that is explained, for each row, (n,)."""
+        """Return the index of the output to explain for each row, (n,)."""
         outputs = self.explainer.value_function_.outputs
         numbers: Any = 0 if target is None and outputs == 1 else target
-        if isinstance(target, list):  # captum also takes a tuple of one for each row
+        if isinstance(target, list):  # captum also accepts a tuple of one index per row.
             numbers = [each[0] if isinstance(each, tuple) and len(each) == 1 else each for each in target]
         try:
             given = torch.as_tensor(numbers)
@@ -124,23 +171,23 @@ class FastShap(captum.Attribution):
         whole = not (given.is_floating_point() or given.dtype == torch.bool or given.is_complex())
         if given.shape != (rows,) or not whole or bool(((given < 0) | (given >= outputs)).any()):
             raise InputError(
-                f"target is {target!r}: give the number of one of {list(self.explainer.output_names_)}, 0 to "
-                f"{outputs - 1}, or a list or a tensor of {rows} such numbers, one for each row"
+                f"target is {target!r}: pass the index of one of {list(self.explainer.output_names_)}, 0 to "
+                f"{outputs - 1}, or a list or a tensor of {rows} indices, one per row"
             )
         return given.long()
 
 
-def _only(inputs: Inputs) -> Tensor:
-    """The one tensor of the inputs."""
+def _single_tensor(inputs: Inputs) -> Tensor:
+    """Return the one tensor of the inputs."""
     given = inputs[0] if isinstance(inputs, tuple) and len(inputs) == 1 else inputs
     if not isinstance(given, Tensor):
         got = f"{len(given)} tensors" if isinstance(given, tuple) else f"a {type(given).__name__}"
         raise InputError(
-            f"inputs is {got}: pass one tensor, as the explainer was fitted to one table, or to images"
+            f"inputs is {got}: pass one tensor, since the explainer was fitted to one table or to images"
         )
     return given
 
 
 def _chosen(values: Tensor, target: Tensor) -> Tensor:
-    """The values (n, players) of one output each, from those (n, players, outputs) of all."""
+    """Return the values of one output per row, (n, players), from those of all outputs, (n, players, outputs)."""
     return values[torch.arange(len(values)), :, target.to(values.device)]

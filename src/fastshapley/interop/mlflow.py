@@ -1,4 +1,4 @@
-"""MLflow: log, load and serve an explainer, as a pyfunc model whose artifact is its one file: no pickle."""
+"""Log, load and serve explainers with MLflow, as pyfunc models without a pickle."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.table_schema import Schema
 from fastshapley.errors import FileFormatError, InputError, ModelError
 from fastshapley.explainer import FastSHAP
+from fastshapley.interop.encoded_rows import encode_rows
 from fastshapley.networks.convolutional import Backbone
 from fastshapley.support.optional import require
 from fastshapley.version import __version__
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of type hints in mlflow's own modules, when they are imported
+    warnings.simplefilter("ignore")  # mlflow warns of type hints in its own modules
     mlflow: Any = require("mlflow", "mlflow")
     for _module in ("mlflow.pyfunc", "mlflow.models", "mlflow.types.schema", "pyarrow"):
         require(_module, "mlflow")
@@ -33,15 +34,24 @@ from fastshapley.bulk.arrow import value_names
 logger = logging.getLogger(__name__)
 
 _FILE = "explainer.fastshap"
-_EXAMPLE = 5  # rows
+_EXAMPLE_ROWS = 5  # rows of the default input example
 
 
 def save_explainer(
     explainer: FastSHAP, path: str | os.PathLike[str], *, input_example: Any = None, **options: Any
 ) -> None:
-    """Write a fitted explainer to a new folder, as an MLflow model; see `log_explainer` for the arguments.
+    """Save a fitted explainer as an MLflow model in a new folder.
 
-    ``options`` go to `mlflow.pyfunc.save_model`.
+    Parameters
+    ----------
+    explainer : FastSHAP
+        A fitted explainer.
+    path : str or os.PathLike
+        The folder.
+    input_example : DataFrame or array, optional
+        Rows that show what the input looks like, as in `log_explainer`.
+    **options
+        Passed to `mlflow.pyfunc.save_model`.
     """
     with tempfile.TemporaryDirectory() as folder:
         given = _arguments(explainer, Path(folder) / _FILE, input_example, options)
@@ -51,20 +61,34 @@ def save_explainer(
 def log_explainer(
     explainer: FastSHAP, name: str = "explainer", *, input_example: Any = None, **options: Any
 ) -> Any:
-    """Log a fitted explainer to the active run, or to a new one, as an MLflow model; its ``ModelInfo``.
+    """Log a fitted explainer as an MLflow model, to the active run or to a new one.
 
-    It is a pyfunc model: `mlflow.pyfunc.load_model(uri).predict(X)` and `mlflow models serve` take rows as the
-    explainer does, and return a table of its values, base values and predictions, with the columns that
-    ``explain_to`` writes: ``shap_<player>``, or ``shap_<player>_<output>`` where there are several outputs.
-    Categories (of pandas' own type) come as their values, and not as CSV, which MLflow does not read for them.
+    The result is a pyfunc model: ``mlflow.pyfunc.load_model(uri).predict(X)`` and ``mlflow models serve`` take rows
+    as the explainer does. They return a table of values, base values and predictions with the columns of
+    `FastSHAP.explain_to`: ``shap_<player>``, or ``shap_<player>_<output>`` if there are several outputs. The report
+    is in the metadata of the model. A server accepts columns of pandas' categorical type as JSON, but not as CSV.
 
-    The user's model is not in it. An explainer that needs its model (marginal and baseline games, and images, whose
-    networks are made of its layers) is logged too, and `load_explainer` takes the model; but it cannot be served.
+    The user's model is not part of the MLflow model. Explainers that need it (marginal and baseline value
+    functions, and networks for images that use its layers) can be logged and loaded with `load_explainer`, but not
+    served.
 
-    input_example: rows that show what the input looks like. By default some are made of the columns' values at fit,
-        each column in an order of its own, so that none is a row that was trained on.
-    options: go to `mlflow.pyfunc.log_model`, such as ``registered_model_name`` or ``pip_requirements``, which by
-        default are this version of fastshapley. The report is in the model's metadata.
+    Parameters
+    ----------
+    explainer : FastSHAP
+        A fitted explainer.
+    name : str, default="explainer"
+        The name of the MLflow model.
+    input_example : DataFrame or array, optional
+        Rows that show what the input looks like. The default is made of column values of the fit. Each column is
+        shuffled on its own, so no example is a training row.
+    **options
+        Passed to `mlflow.pyfunc.log_model`, such as ``registered_model_name`` or ``pip_requirements``. The default
+        requirement is this version of fastshapley.
+
+    Returns
+    -------
+    mlflow.models.model.ModelInfo
+        What MLflow knows of the logged model.
     """
     with tempfile.TemporaryDirectory() as folder:
         given = _arguments(explainer, Path(folder) / _FILE, input_example, options)
@@ -79,10 +103,27 @@ def load_explainer(
     value_function: Any = None,
     device: str | torch.device | None = None,
 ) -> FastSHAP:
-    """The explainer of an MLflow model: a folder, ``models:/...``, ``runs:/...`` or another of its addresses.
+    """Load the explainer of an MLflow model.
 
-    It also reads what `mlflow.shap.log_explainer` made of an explainer, which MLflow itself cannot: it looks for a
-    pickle there. The other arguments are those of `FastSHAP.load`.
+    This function also reads explainers that were logged by `mlflow.shap.log_explainer`. MLflow itself cannot load
+    these, since it expects a pickle.
+
+    Parameters
+    ----------
+    uri : str or os.PathLike
+        A folder, or a URI of MLflow such as ``models:/...`` or ``runs:/...``.
+    model, network, value_function, device
+        As in `FastSHAP.load`.
+
+    Returns
+    -------
+    FastSHAP
+        The fitted explainer.
+
+    Raises
+    ------
+    FileFormatError
+        If the MLflow model does not hold an explainer.
     """
     folder = mlflow.artifacts.download_artifacts(artifact_uri=os.fspath(uri))
     flavors = mlflow.models.Model.load(folder).flavors
@@ -92,21 +133,41 @@ def load_explainer(
         file = flavors["shap"]["serialized_explainer"]
     else:
         raise FileFormatError(
-            f"uri is {os.fspath(uri)!r}, an MLflow model that log_explainer did not write: it has {sorted(flavors)}"
+            f"uri is {os.fspath(uri)!r}, an MLflow model that was not written by log_explainer: its flavors are "
+            f"{sorted(flavors)}"
         )
     return FastSHAP.load(Path(folder, file), model, network=network, value_function=value_function, device=device)
 
 
 class Served:
-    """What MLflow calls: a table in, a table of values out."""
+    """The pyfunc model that MLflow calls.
+
+    Parameters
+    ----------
+    explainer : FastSHAP
+        A fitted explainer.
+    """
 
     def __init__(self, explainer: FastSHAP) -> None:
         self.explainer = explainer
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Values, base values and predictions of each row, (n, (players + 2) * outputs)."""
+        """Return values, base values and predictions of rows.
+
+        Parameters
+        ----------
+        model_input : DataFrame or array
+            The rows.
+        params : dict, optional
+            Ignored. MLflow passes it.
+
+        Returns
+        -------
+        DataFrame
+            (n, (players + 2) * outputs), with the columns of `FastSHAP.explain_to`.
+        """
         explainer = self.explainer
-        x = explainer._encode(self._with_keys(model_input))
+        x = encode_rows(explainer, self._with_keys(model_input))
         values, base, predictions = explainer.explain_encoded(x)
         columns = torch.cat([values, base[:, None], predictions[:, None]], dim=1).flatten(1)
         names = value_names(explainer.player_names_, explainer.output_names_)
@@ -114,7 +175,7 @@ class Served:
         return pd.DataFrame(columns.cpu().numpy(), columns=names, index=index)
 
     def _with_keys(self, rows: Any) -> Any:
-        """Rows whose columns are called as at ``fit``: numbers, of which MLflow makes texts."""
+        """Return rows with the column labels of the fit. MLflow turns labels that are numbers into text."""
         schema = self.explainer.schema_
         if not isinstance(rows, pd.DataFrame) or isinstance(schema, ImageSchema) or schema.container != "frame":
             return rows
@@ -122,25 +183,25 @@ class Served:
 
 
 def _load_pyfunc(path: str) -> Served:
-    """What MLflow loads a pyfunc model by."""
+    """Load a pyfunc model. MLflow calls this function by its name."""
     try:
         return Served(FastSHAP.load(path))
     except FileFormatError as error:
-        error.add_note("it can be loaded by fastshapley.interop.mlflow.load_explainer(uri, model=...)")
+        error.add_note("load it with fastshapley.interop.mlflow.load_explainer(uri, model=...)")
         raise
 
 
 def _arguments(explainer: FastSHAP, file: Path, example: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of mlflow.pyfunc's functions that save; the explainer is written to ``file``."""
+    """Write the explainer to ``file``, and return the arguments of mlflow.pyfunc's functions that save."""
     for name in ("loader_module", "data_path", "python_model", "artifacts"):
         if name in options:
-            raise InputError(f"{name} is what this function passes to MLflow itself: leave it out")
+            raise InputError(f"{name} is passed to MLflow by this function: leave it out")
     explainer.save(file)
     if example is None:
         example = _example(explainer)
     if isinstance(example, pd.DataFrame):
-        example = example.rename(columns=str)  # as the signature has them
-    _warn_if_it_cannot_be_served(file, example)
+        example = example.rename(columns=str)  # the signature has text labels
+    _warn_if_not_servable(file, example)
     report = explainer.report_
     given = {
         "signature": _signature(explainer),
@@ -155,17 +216,17 @@ def _example(explainer: FastSHAP) -> Any:
     schema = explainer.schema_
     if isinstance(schema, ImageSchema):
         return np.zeros((1, *schema.shape), dtype=np.float32).clip(schema.low, schema.high)
-    rows = schema.decode(explainer.reference_.sample[:_EXAMPLE].cpu())
+    rows = schema.decode(explainer.reference_.sample[:_EXAMPLE_ROWS].cpu())
     return rows.numpy() if isinstance(rows, torch.Tensor) else rows
 
 
-def _warn_if_it_cannot_be_served(file: Path, example: Any) -> None:
+def _warn_if_not_servable(file: Path, example: Any) -> None:
     try:
         Served(FastSHAP.load(file)).predict(example)
     except (FileFormatError, ModelError) as error:
         logger.warning(
-            "the explainer needs its model, which is not in its file: it can be loaded by load_explainer(uri, "
-            "model=...), but not be served (%s)",
+            "the explainer needs the model, which is not in its file: load it with load_explainer(uri, model=...). "
+            "It cannot be served (%s)",
             error,
         )
 
@@ -181,7 +242,7 @@ def _signature(explainer: FastSHAP) -> Any:
 
 
 def _spec(column: Column, schema: Schema) -> Any:
-    """A column in MLflow's words; one whose values have no type there, such as categories, is of any."""
+    """Describe a column to MLflow. Values that have no type there, such as categories, are of any type."""
     types = mlflow.types
     if column.categories is not None and column.dtype != "category":
         texts = all(isinstance(category, str) for category in column.categories)

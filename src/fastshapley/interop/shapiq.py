@@ -1,4 +1,4 @@
-"""shapiq: value functions as its games, and explainers as its explainers."""
+"""Use value functions as games of shapiq, and fitted explainers as its explainers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from fastshapley.errors import InputError
 from fastshapley.explain.correction import Correction, correct
+from fastshapley.interop.encoded_rows import encode_rows
 from fastshapley.support.optional import require
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, null_values
 
@@ -23,18 +25,34 @@ if TYPE_CHECKING:
 
 shapiq: Any = require("shapiq", "shapiq")
 
-COALITIONS_AT_ONCE = 1 << 14  # coalitions in one call of the value function
+COALITIONS_AT_ONCE = 1 << 14  # most coalitions that a game evaluates at a time
 
 
 class Game(shapiq.Game):
-    """The game of one row and one output, for shapiq's approximators, its exact computer and its interactions.
+    """The game of one row and one output, for shapiq's approximators and its exact computer.
 
-    value_function: any of ours, or an object of the user's that meets the same protocol.
-    x: the row, (1, ...), encoded as the value function takes it; `Game.of` encodes a user's own row.
-    output: which of several outputs, by its number.
-    normalize: whether the value of nobody is subtracted, as shapiq's games do by default; it stays in
-        ``normalization_value``.
+    Parameters
+    ----------
+    value_function : ValueFunction
+        A value function of fastshapley, or an object with ``players``, ``outputs`` and ``__call__(x, s)``.
+    x : Tensor
+        The row, (1, ...), encoded as the value function takes it. `Game.of` encodes a row of the user.
+    output : int, optional
+        The index of the output. It can be left out if there is one output.
+    player_names : sequence of str, optional
+        The names of the players.
+    normalize : bool, default=True
+        Whether to subtract the null value, as shapiq's games do by default. It is kept in ``normalization_value``.
+    verbose : bool, default=False
+        Passed to `shapiq.Game`.
 
+    Raises
+    ------
+    InputError
+        If ``x`` is not one row, or the output or the names do not fit the game.
+
+    Examples
+    --------
     >>> class Additive:
     ...     players, outputs = 3, 1
     ...     def __call__(self, x, s):
@@ -60,11 +78,13 @@ class Game(shapiq.Game):
     ) -> None:
         if not isinstance(x, Tensor) or len(x) != 1:
             got = f"{len(x)} rows" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-            raise InputError(f"x is {got}: a game is of one row, such as x[:1] of a tensor of encoded rows")
+            raise InputError(f"x is {got}: pass one row, such as x[:1] of a tensor of encoded rows")
         players = value_function.players
         if player_names is not None and len(set(player_names)) != players:
-            raise InputError(f"player_names has {len(set(player_names))} names, and there are {players} players")
-        self.output = _number(output, [str(number) for number in range(value_function.outputs)])
+            raise InputError(
+                f"player_names has {len(set(player_names))} different names: pass one for each of {players} players"
+            )
+        self.output = _output_index(output, [str(number) for number in range(value_function.outputs)])
         self.played, self.x = value_function, x
         super().__init__(
             players,
@@ -84,21 +104,47 @@ class Game(shapiq.Game):
         normalize: bool = True,
         verbose: bool = False,
     ) -> Game:
-        """The game that a fitted explainer plays for one row, as the explainer takes it: a table of one row.
+        """Return the game of a fitted explainer for one row.
 
-        ``output`` is the name of one of ``explainer.output_names_``, or its number.
+        Parameters
+        ----------
+        explainer : FastSHAP
+            A fitted explainer.
+        X : DataFrame, array or tensor
+            A table of one row, as the explainer takes it.
+        output : int or str, optional
+            The index or the name of the output. It can be left out if there is one output.
+        normalize, verbose : bool
+            As in `Game`.
+
+        Returns
+        -------
+        Game
+            The game.
         """
+        x = encode_rows(explainer, X)[:]
         return cls(
             explainer.value_function_,
-            explainer._encode(X)[:],
-            output=_number(output, explainer.output_names_),
+            x,
+            output=_output_index(output, explainer.output_names_),
             player_names=explainer.player_names_,
             normalize=normalize,
             verbose=verbose,
         )
 
     def value_function(self, coalitions: NDArray[Any]) -> NDArray[np.float64]:
-        """The values (m,) of coalitions (m, players), not normalised."""
+        """Return the values of coalitions, not normalised.
+
+        Parameters
+        ----------
+        coalitions : ndarray
+            Boolean coalitions, (m, players).
+
+        Returns
+        -------
+        ndarray
+            Their values, (m,).
+        """
         s = torch.from_numpy(np.asarray(coalitions, dtype=np.bool_)).to(self.x.device)
         parts = [
             evaluate(self.played, self.x, part[None])[0, :, self.output] for part in s.split(COALITIONS_AT_ONCE)
@@ -107,24 +153,47 @@ class Game(shapiq.Game):
 
 
 class Explainer(shapiq.Explainer):
-    """A fitted explainer as shapiq has them: `explain` and `explain_X` return `shapiq.InteractionValues`.
+    """A fitted explainer as an explainer of shapiq.
 
-    These are Shapley values, of order 1, with the value of nobody as ``baseline_value``. For interactions, give
-    `Game.of` to one of shapiq's approximators. ``predict`` is what the values and the baseline sum to.
+    `explain` and `explain_X` return `shapiq.InteractionValues`: Shapley values, which have order 1, and the null
+    value as ``baseline_value``. For interactions, pass `Game.of` to an approximator of shapiq. ``predict`` returns
+    the sum of the values and the baseline.
 
-    output: which of several outputs, the name of one of ``explainer.output_names_``, or its number.
+    Parameters
+    ----------
+    explainer : FastSHAP
+        A fitted explainer.
+    output : int or str, optional
+        The index or the name of the output. It can be left out if there is one output.
     """
 
     def __init__(self, explainer: FastSHAP, *, output: int | str | None = None) -> None:
-        explainer._check_fitted()
+        check_is_fitted(explainer)
         self.explainer = explainer
-        self.output = _number(output, explainer.output_names_)
+        self.output = _output_index(output, explainer.output_names_)
         super().__init__(self._predictions, index="SV", max_order=1)
 
     def explain_function(self, x: Any, *, budget: int | None = None, tol: float | None = None) -> InteractionValues:
-        """The values of one row: an array (columns,), a Series, or a table of one row; an image (c, h, w).
+        """Explain one row.
 
-        budget, tol: as in ``explainer(X, budget=...)``: values that evaluations of the game correct.
+        Parameters
+        ----------
+        x : array, Series, DataFrame or tensor
+            An array (columns,), a Series, a table of one row, or an image (channels, height, width).
+        budget : int, optional
+            The number of evaluations of the game to correct the values with, as in ``explainer(X, budget=...)``.
+        tol : float, optional
+            The tolerance to correct the values to, as in ``explainer(X, tol=...)``.
+
+        Returns
+        -------
+        shapiq.InteractionValues
+            The Shapley values.
+
+        Raises
+        ------
+        InputError
+            If there are several rows.
         """
         rows = _one_row(x, self.explainer.schema_)
         if len(rows) != 1:
@@ -141,12 +210,25 @@ class Explainer(shapiq.Explainer):
         budget: int | None = None,
         tol: float | None = None,
     ) -> list[InteractionValues]:
-        """The values of each row, all from one forward pass.
+        """Explain rows in one forward pass.
 
-        ``n_jobs``, ``random_state`` and ``verbose`` are what shapiq's explainers take; there is nothing to share
-        out, to draw or to wait for here.
+        Parameters
+        ----------
+        X : DataFrame, array or tensor
+            Rows or images, as the explainer takes them.
+        n_jobs, random_state, verbose : optional
+            Ignored. shapiq's explainers take them.
+        budget : int, optional
+            The number of evaluations per row to correct the values with.
+        tol : float, optional
+            The tolerance to correct the values to.
+
+        Returns
+        -------
+        list of shapiq.InteractionValues
+            The Shapley values of each row.
         """
-        x = self.explainer._encode(X)
+        x = encode_rows(self.explainer, X)
         values, base, _ = self.explainer.explain_encoded(x)
         if budget is not None or tol is not None:
             correction = Correction(budget, tol, random_state=self.explainer.random_state)
@@ -168,22 +250,22 @@ class Explainer(shapiq.Explainer):
         )
 
     def _predictions(self, X: Any) -> NDArray[np.float64]:
-        return self.explainer.explain_encoded(self.explainer._encode(X))[2][:, self.output].cpu().numpy()
+        return self.explainer.explain_encoded(encode_rows(self.explainer, X))[2][:, self.output].cpu().numpy()
 
 
-def _number(output: int | str | None, names: Sequence[str]) -> int:
-    """The number of an output that is given by its name or number; none need be given if there is but one."""
+def _output_index(output: int | str | None, names: Sequence[str]) -> int:
+    """Return the index of an output that is given by name or index. None is the only output."""
     if output is None and len(names) == 1:
         return 0
     if isinstance(output, int | np.integer) and not isinstance(output, bool) and 0 <= output < len(names):
         return int(output)
     if isinstance(output, str) and output in names:
         return list(names).index(output)
-    raise InputError(f"output is {output!r}: choose one of {list(names)}, or its number, 0 to {len(names) - 1}")
+    raise InputError(f"output is {output!r}: choose one of {list(names)}, or its index, 0 to {len(names) - 1}")
 
 
 def _one_row(x: Any, schema: Any) -> Any:
-    """One row as a table of one, or one image as a batch of one; what is a table already, as it is."""
+    """Return one row as a table of one row, or one image as a batch of one image."""
     if isinstance(x, pd.Series):
         return x.to_frame().T
     axes = 1 if hasattr(schema, "columns") else 3

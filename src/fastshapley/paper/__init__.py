@@ -1,1 +1,1 @@
-"""The experiments of the FastSHAP paper."""
+"""Reproduce the experiments of the FastSHAP paper."""

@@ -1,4 +1,4 @@
-"""The pieces that the paper's experiments on images are made of, each computed once and kept."""
+"""The pieces of the paper's experiments on images. Each is computed once and kept in a store."""
 
 from __future__ import annotations
 
@@ -38,37 +38,41 @@ from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Run, one_thread
 from fastshapley.value_functions import Problem, Surrogate
 
-_BACKGROUND = 10  # images for DeepSHAP
+_BACKGROUND = 10  # background images of DeepSHAP
 _SEED = 0
-_MADE_BY = (
+# Modules and folders of fastshapley that the results depend on. A change in any of them recomputes the results.
+CODE = (
     "baselines",
     "coalitions",
-    "curves",
+    "data",
+    "datasets",
     "estimators",
     "explainer",
-    "fitting",
-    "image_datasets",
-    "images",
-    "lessons",
-    "models",
+    "export/file_format",
+    "fit",
     "networks",
     "objective",
     "paper/image_experiments",
     "paper/image_sets",
     "paper/image_settings",
-    "persistence",
-    "phases",
-    "players",
-    "recipes",
-    "rows",
     "training",
     "value_functions",
 )
 
 
 @dataclass(frozen=True, order=True)
-class Piece:
-    """Something to compute: a kind, and which one of it."""
+class ImagePiece:
+    """Something to compute.
+
+    Parameters
+    ----------
+    kind : str
+        What it is, such as "surrogate" or "values".
+    name : str, default=""
+        Which one of its kind, such as the method of the values.
+    share : float, default=1.0
+        The share of the training images.
+    """
 
     kind: str
     name: str = ""
@@ -76,38 +80,56 @@ class Piece:
 
 
 class ImageExperiments:
-    """Networks, explanations and curves for one set of images at one scale, from a store or computed into it."""
+    """Networks, explanations and curves of one image set at one scale, from a store or computed into it.
+
+    Parameters
+    ----------
+    kept : Store
+        The store.
+    chosen : ImageSet
+        The image set.
+    scale : ImageScale
+        The size of the experiments.
+    """
 
     def __init__(self, kept: Store, chosen: ImageSet, scale: ImageScale) -> None:
         self.store, self.set, self.scale = kept, chosen, scale
 
-    def stages(self) -> list[list[Piece]]:
-        """All that the experiments need; pieces of a stage build on those before."""
-        networks = [Piece("CXPlain"), Piece("surrogate"), *(Piece("evaluator", name) for name in EVALUATORS)]
-        explainers = [Piece("explainer"), *(Piece("explainer", share=share) for share in self.scale.shares)]
-        last = Piece("values", "KernelSHAP-S")  # which asks the explainer for its game
-        values = [Piece("values", name) for name in METHODS if name not in ("FastSHAP", last.name)]
+    def stages(self) -> list[list[ImagePiece]]:
+        """Return all pieces of the experiments. Those of a stage need those of the stages before."""
+        networks = [
+            ImagePiece("CXPlain"),
+            ImagePiece("surrogate"),
+            *(ImagePiece("evaluator", name) for name in EVALUATORS),
+        ]
+        explainers = [
+            ImagePiece("explainer"),
+            *(ImagePiece("explainer", share=share) for share in self.scale.shares),
+        ]
+        last = ImagePiece("values", "KernelSHAP-S")  # needs the explainer for its game
+        values = [ImagePiece("values", name) for name in METHODS if name not in ("FastSHAP", last.name)]
         curves = [_curves(method, evaluator) for evaluator in EVALUATORS for method in METHODS]
         curves += [_curves("FastSHAP", "paper", share) for share in self.scale.shares]
         return [
-            [Piece("model")],
+            [ImagePiece("model")],
             networks,
-            [*explainers, Piece("truth"), *values],
+            [*explainers, ImagePiece("truth"), *values],
             [last],
-            [*curves, Piece("times")],
+            [*curves, ImagePiece("times")],
         ]
 
-    def has(self, piece: Piece) -> bool:
+    def has(self, piece: ImagePiece) -> bool:
+        """Return whether a piece is in the store."""
         return self.store.has(piece.kind, self._settings(piece))
 
-    def compute(self, piece: Piece) -> None:
-        """See to it that a piece is in the store."""
+    def compute(self, piece: ImagePiece) -> None:
+        """Compute a piece, unless it is in the store."""
         with one_thread():
             self.get(piece)
 
-    def get(self, piece: Piece) -> Arrays:
-        """What a piece is, computed now or before."""
-        ways: dict[str, Callable[[Piece, Checkpoint], dict[str, Any]]] = {
+    def get(self, piece: ImagePiece) -> Arrays:
+        """Return a piece from the store; compute it first if necessary."""
+        ways: dict[str, Callable[[ImagePiece, Checkpoint], dict[str, Any]]] = {
             "model": self._model,
             "surrogate": self._surrogate,
             "evaluator": self._evaluator,
@@ -124,64 +146,69 @@ class ImageExperiments:
 
     @cached_property
     def images(self) -> Photographs:
+        """The images."""
         return load_images(self.set, self.scale.images, self.scale.test)
 
     @cached_property
     def players(self) -> Partition:
+        """The superpixels."""
         return Superpixels(self.set.grid, fill=MEAN).bind_image(self.schema.shape)
 
     @cached_property
     def schema(self) -> ImageSchema:
+        """The format of the images."""
         return ImageSchema("tensor", (3, self.set.size, self.set.size), "float32", 0.0, 1.0)
 
     @cached_property
     def network(self) -> nn.Module:
-        """The classifier that is explained."""
+        """The classifier to explain."""
         network = load_classifier(self.set.classifier)
         if self.set.tuning:
-            network.load_state_dict({name: torch.from_numpy(a) for name, a in self.get(Piece("model")).items()})
+            network.load_state_dict(
+                {name: torch.from_numpy(a) for name, a in self.get(ImagePiece("model")).items()}
+            )
         return network
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """The classes that it predicts for the test images, (n,)."""
+        """The classes that the classifier predicts for the test images, (n,)."""
         with torch.no_grad():
             parts = [self.network(part).argmax(1) for part in self.images.x_test.split(64)]
         return torch.cat(parts).numpy()
 
     def game(self) -> Surrogate:
-        """The fitted surrogate."""
-        return self._game(self.get(Piece("surrogate")), self.network)
+        """Return the fitted surrogate."""
+        return self._game(self.get(ImagePiece("surrogate")), self.network)
 
     def recipe(self, share: float) -> Recipe:
-        """The default recipe for all training images, or for a share of them with less work."""
+        """Return the default recipe for all training images, or a smaller one for a share of them."""
         recipe = recipes.default_images(int(share * training_rows(self.set, self.scale.images)))
         return self._part(recipe, self.scale.share * (1.0 if share == 1 else self.scale.robustness))
 
     def explainer(self, share: float = 1.0) -> FastSHAP:
-        """The fitted explainer."""
+        """Return the fitted explainer."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "explainer"
-            path.write_bytes(self.get(Piece("explainer", share=share))["saved"].tobytes())
+            path.write_bytes(self.get(ImagePiece("explainer", share=share))["saved"].tobytes())
             return FastSHAP.load(path, model=self.network)
 
     def values(self, method: str, share: float = 1.0) -> NDArray[np.float64]:
-        """What a method makes of the predicted class, for the test images or the first of them: (n, players)."""
+        """Return a method's values of the predicted class, (n, players), for all of its test images."""
         if method == "FastSHAP":
             found = self.all_values(share)
             return found[np.arange(len(found)), :, self.labels]
-        return self.get(Piece("values", method))["values"]
+        return self.get(ImagePiece("values", method))["values"]
 
     def all_values(self, share: float = 1.0) -> NDArray[np.float64]:
-        """FastSHAP's values for every class: (n, players, classes)."""
-        return self.get(Piece("explainer", share=share))["values"]
+        """Return FastSHAP's values of all classes, (n, players, classes)."""
+        return self.get(ImagePiece("explainer", share=share))["values"]
 
     def curves(self, method: str, evaluator: str, share: float = 1.0, images: int | None = None) -> Curves:
-        """A method's inclusion and exclusion curves, on its images or on the first of them."""
+        """Return a method's inclusion and exclusion curves, on all of its images or the first of them."""
         return curves_from_arrays(self.get(_curves(method, evaluator, share)), images)
 
-    def _model(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
-        """The classifier, trained on for the size of these images."""
+    def _model(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Train the classifier further for the size of these images."""
         network, images = load_classifier(self.set.classifier), self.images
 
         def loss(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> Tensor:
@@ -202,14 +229,14 @@ class ImageExperiments:
             )
         return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
 
-    def _surrogate(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+    def _surrogate(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
         start = time.process_time()
         fitted = Surrogate().fit(self._problem(), Run(_SEED, checkpoint))
         assert isinstance(fitted, Surrogate)
         return {**game_arrays(fitted), "losses": fitted.losses_, "seconds": time.process_time() - start}
 
-    def _evaluator(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
-        """As the surrogate, but for the paper's coalitions, or from another network."""
+    def _evaluator(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Train an evaluator: like the surrogate, but with the paper's coalitions or from another network."""
         new = (
             Surrogate(sampler=sample_all_alike) if piece.name == "paper" else Surrogate(self._start_of(piece.name))
         )
@@ -217,7 +244,7 @@ class ImageExperiments:
         assert isinstance(fitted, Surrogate)
         return {**game_arrays(fitted), "losses": fitted.losses_}
 
-    def _explainer(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+    def _explainer(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
         images = self.images
         x = images.x[: max(1, int(piece.share * len(images.x)))]
         start = time.process_time()
@@ -243,7 +270,7 @@ class ImageExperiments:
             "seconds": seconds,
         }
 
-    def _cxplain(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+    def _cxplain(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
         images = self.images
         start = time.process_time()
         options = self._part(recipes.default_images(self.scale.left_out), self.scale.share).explainer
@@ -258,14 +285,14 @@ class ImageExperiments:
         seconds = time.process_time() - start
         return {"values": fitted(images.x_test), "seconds": seconds}
 
-    def _values(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+    def _values(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
         count = self.scale.slow if piece.name in SLOW else self.scale.test
         x, labels = self.images.x_test[:count], self.labels[:count]
         values = self._explain(piece.name, x, labels)
         return {"values": values.reshape(len(values), len(self.players))}
 
     def _explain(self, method: str, x: Tensor, labels: NDArray[np.int64] | None) -> NDArray[np.float64]:
-        """A method's values of the given class of each image, or of all classes."""
+        """Return a method's values of the given class of each image, or of all classes."""
         network, players = self.network, self.players
         if method == "KernelSHAP":
             return baselines.kernel_shap(network, x, players, classes=labels)
@@ -280,11 +307,11 @@ class ImageExperiments:
         if method == "DeepSHAP":
             return baselines.deep_shap(network, x, players, self.images.x[:_BACKGROUND], classes=labels)
         if method == "CXPlain":
-            return self.get(Piece("CXPlain"))["values"][: len(x)]
+            return self.get(ImagePiece("CXPlain"))["values"][: len(x)]
         return baselines.random_ranking(x, players, len(self.images.classes), classes=labels)
 
-    def _truth(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Converged values of some images in the surrogate's game, and KernelSHAP-S on its way there."""
+    def _truth(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Return converged values of some images in the surrogate's game, and those of KernelSHAP-S by budget."""
         game, x = self.game(), self.images.x_test[: self.scale.compared]
         budget = self.scale.truth * game.players
         truth = kernel(game, x, budget=budget, sampling="leverage", random_state=1)
@@ -296,15 +323,15 @@ class ImageExperiments:
             "history": way.history.astype(np.float32),
         }
 
-    def _curves(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
+    def _curves(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
         evaluator, method = piece.name.split(": ")
-        found = self._game(self.get(Piece("evaluator", evaluator)), self._start_of(evaluator))
+        found = self._game(self.get(ImagePiece("evaluator", evaluator)), self._start_of(evaluator))
         body, values = found.network_.body.eval(), self.values(method, piece.share)
         x, labels = self.images.x_test[: len(values)], self.labels[: len(values)]
         return curves_as_arrays(removal_curves(lambda x: body(x).softmax(1), x, values, self.players, labels))
 
-    def _times(self, piece: Piece, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Seconds of one processor to explain an image, the least of some rounds with each method in turn."""
+    def _times(self, piece: ImagePiece, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Return the processor time to explain an image in seconds, the least of some rounds, for each method."""
         explainer = self.explainer()
         quick, slow = self.images.x_test[:64], self.images.x_test[:1]
         found: dict[str, float] = {}
@@ -317,7 +344,7 @@ class ImageExperiments:
         for _ in range(self.scale.timing_rounds):
             note("FastSHAP", lambda: explainer.shap_values(quick), len(quick))
             for method in METHODS[1:]:
-                if method in ("CXPlain", "Random"):  # the one is FastSHAP's own network, the other no method
+                if method in ("CXPlain", "Random"):  # CXPlain has FastSHAP's network, and Random is not a method
                     continue
                 x = slow if method in SLOW else quick
                 note(method, lambda m=method, x=x: self._explain(m, x, self.labels[: len(x)]), len(x))  # type: ignore[misc]
@@ -340,7 +367,7 @@ class ImageExperiments:
         return Problem(model, images.x, images.x_val, self.players, "logit", recipe)
 
     def _part(self, recipe: Recipe, part: float) -> Recipe:
-        """The recipe with a part of the explainer's work, and without the network for its errors."""
+        """Return the recipe with a part of the explainer's work, and without the network for error bars."""
         assert recipe.explainer.steps is not None
         assert recipe.targets is not None
         steps, evaluations = recipe.explainer.steps, self.scale.evaluations * recipe.targets.evaluations
@@ -351,22 +378,22 @@ class ImageExperiments:
             targets=replace(recipe.targets, evaluations=max(1, int(part * evaluations))),
         )
 
-    def _settings(self, piece: Piece) -> dict[str, Any]:
+    def _settings(self, piece: ImagePiece) -> dict[str, Any]:
         recipe = asdict(self.recipe(piece.share))
         return {"made_by": revision(), **asdict(self.set), **asdict(self.scale), **asdict(piece), **recipe}
 
 
-def _curves(method: str, evaluator: str, share: float = 1.0) -> Piece:
-    return Piece("curves", f"{evaluator}: {method}", share)
+def _curves(method: str, evaluator: str, share: float = 1.0) -> ImagePiece:
+    return ImagePiece("curves", f"{evaluator}: {method}", share)
 
 
 def revision() -> str:
-    """A hash of the code and the packages that make the results."""
-    return store.revision(_MADE_BY, ("captum", "numpy", "torch"))
+    """Return a hash of the code and the versions of the packages that the results depend on."""
+    return store.revision(CODE, ("captum", "numpy", "torch"))
 
 
 def curves_as_arrays(curves: Curves) -> Arrays:
-    """Curves as arrays that a store holds."""
+    """Return curves as arrays for a store."""
     named = {
         f"{way}.{score.name}": getattr(getattr(curves, way), score.name).scores
         for way in ("inclusion", "exclusion")
@@ -376,7 +403,7 @@ def curves_as_arrays(curves: Curves) -> Arrays:
 
 
 def curves_from_arrays(arrays: Arrays, images: int | None = None) -> Curves:
-    """The curves of `curves_as_arrays`, of all images or of the first ones."""
+    """Return the curves of `curves_as_arrays`, of all images or of the first ones."""
     inclusion, exclusion = (
         Scores(*(Curve(arrays["shares"], arrays[f"{way}.{score.name}"][:images]) for score in fields(Scores)))
         for way in ("inclusion", "exclusion")

@@ -1,4 +1,4 @@
-"""The paper's figures for images: curves, robustness, errors, and the explanations themselves."""
+"""Draw the paper's figures for images: curves, robustness, errors, and explanations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fastshapley.paper.image_experiments import ImageExperiments
 from fastshapley.paper.image_settings import METHODS
 from fastshapley.paper.table_figures import save
 
-_PICTURES = 6
-_PHOTOGRAPHS = 100  # dots an inch: no finer than the images themselves
+_SHOWN_IMAGES = 6  # images in the figures of explanations
+_IMAGE_DPI = 100  # dots per inch of figures with images, which are not finer themselves
 _COLOURS = {
     "FastSHAP": "#2a7f3f",
     "KernelSHAP": "#eeca3b",
@@ -29,13 +29,23 @@ _COLOURS = {
 
 
 def draw(found: dict[str, Any], experiments: ImageExperiments, output: Path) -> None:
-    """Write each figure as PNG and SVG; pictures of images as PNG alone."""
+    """Write each figure as PNG and SVG. Figures with images are written as PNG only.
+
+    Parameters
+    ----------
+    found : dict
+        The numbers.
+    experiments : ImageExperiments
+        The experiments, whose pieces are in the store.
+    output : Path
+        The folder for the figures.
+    """
     name = f"images-{found['set']['name']}"
     save(_curves(found), output / f"{name}-curves")
     save(_robustness(found), output / f"{name}-robustness")
     save(_errors(found), output / f"{name}-errors")
-    save(_methods(experiments), output / f"{name}-methods", ("png",), _PHOTOGRAPHS)
-    save(_classes(experiments), output / f"{name}-classes", ("png",), _PHOTOGRAPHS)
+    save(_methods(experiments), output / f"{name}-methods", ("png",), _IMAGE_DPI)
+    save(_classes(experiments), output / f"{name}-classes", ("png",), _IMAGE_DPI)
 
 
 def _curves(found: dict[str, Any]) -> Any:
@@ -77,7 +87,7 @@ def _robustness(found: dict[str, Any]) -> Any:
             panel.axhline(
                 methods[method][way]["agreement"]["auc"], color=_COLOURS[method], linewidth=1, label=method
             )
-        panel.set(xlabel="% of the training images", title=f"{way} AUC")
+        panel.set(xlabel="share of the training images, %", title=f"{way} AUC")
         panel.grid(alpha=0.25)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
@@ -93,15 +103,15 @@ def _errors(found: dict[str, Any]) -> Any:
     panel.axhline(
         error["relative_squared_error"], color=_COLOURS["FastSHAP"], linewidth=2, label="FastSHAP, one pass"
     )
-    panel.set(xscale="log", yscale="log", xlabel="evaluations an image", ylabel="relative squared error")
+    panel.set(xscale="log", yscale="log", xlabel="evaluations per image", ylabel="relative squared error")
     panel.grid(alpha=0.25)
     panel.legend(fontsize=8, frameon=False)
     return figure
 
 
 def _methods(experiments: ImageExperiments) -> Any:
-    """Each method's explanation of the predicted class, side by side."""
-    shown = range(min(_PICTURES, experiments.scale.slow))
+    """Draw each method's explanation of the predicted class, side by side."""
+    shown = range(min(_SHOWN_IMAGES, experiments.scale.slow))
     figure, axes = _panels(len(shown), len(METHODS), (1.25 * (len(METHODS)), 1.35 * len(shown)))
     images, classes = experiments.images.x_test, experiments.images.classes
     for row, number in zip(axes, shown, strict=True):
@@ -116,8 +126,8 @@ def _methods(experiments: ImageExperiments) -> Any:
 
 
 def _classes(experiments: ImageExperiments) -> Any:
-    """FastSHAP's explanation of every class, on one scale for each image."""
-    shown = range(min(_PICTURES, len(experiments.images.x_test)))
+    """Draw FastSHAP's explanation of every class, with one colour scale per image."""
+    shown = range(min(_SHOWN_IMAGES, len(experiments.images.x_test)))
     classes, values = experiments.images.classes, experiments.all_values()
     figure, axes = _panels(len(shown), len(classes) + 1, (1.15 * (len(classes) + 1), 1.3 * len(shown)))
     for row, number in zip(axes, shown, strict=True):
@@ -139,7 +149,7 @@ def _heat(
     experiments: ImageExperiments,
     largest: float | None = None,
 ) -> None:
-    """Values over the image in grey: red for, blue against."""
+    """Draw values over the image in grey: red is positive, blue is negative."""
     size = (-0.5, picture.shape[1] - 0.5, picture.shape[0] - 0.5, -0.5)
     largest = float(np.abs(values).max()) or 1.0 if largest is None else largest
     panel.imshow(picture.mean(2), cmap="gray", extent=size, alpha=0.5, vmin=0, vmax=1)

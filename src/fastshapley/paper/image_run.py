@@ -1,4 +1,4 @@
-"""`fastshapley paper images`: everything that the paper shows for images, at a scale for a processor."""
+"""``fastshapley paper images``: the paper's experiments on images, at a scale that needs no GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastshapley import metrics
 from fastshapley.baselines.inclusion_curves import Curve, Curves, paired_interval
 from fastshapley.paper import image_figures, image_page
-from fastshapley.paper.image_experiments import ImageExperiments, Piece, revision
+from fastshapley.paper.image_experiments import ImageExperiments, ImagePiece, revision
 from fastshapley.paper.image_sets import SETS
 from fastshapley.paper.image_settings import EVALUATORS, FULL, METHODS, QUICK
 from fastshapley.paper.pool import compute_all
@@ -34,10 +34,28 @@ def run(
     workers: int | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Run the experiments on one set of images and write ``images-<dataset>.json``, figures and ``images.md``.
+    """Run the experiments on one image set, and write ``images-<dataset>.json``, figures and ``images.md``.
 
-    The page shows all sets whose numbers are in ``output``; a file ``images-notes.md`` there becomes part of it.
-    What is in ``store`` is not computed again. ``workers`` is the number of processes, by default one a processor.
+    Parameters
+    ----------
+    output : Path
+        The folder for the results. The page shows all image sets whose numbers are in it. A file
+        ``images-notes.md`` in it becomes part of the page.
+    dataset : {"cifar10", "imagenette"}
+        The image set.
+    quick : bool, default=False
+        Whether to run at a small scale.
+    store : Path
+        The folder for intermediate results. What it holds is not computed again.
+    workers : int, optional
+        The number of processes. The default is one per processor.
+    progress : bool, default=True
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    dict
+        The content of ``images-<dataset>.json``.
     """
     experiments = ImageExperiments(Store(store), SETS[dataset], QUICK if quick else FULL[dataset])
     command = f"fastshapley paper images --dataset {dataset}" + " --quick" * quick
@@ -47,27 +65,27 @@ def run(
 def write_results(
     experiments: ImageExperiments, output: Path, command: str, *, workers: int | None, progress: bool
 ) -> dict[str, Any]:
-    """Compute what is missing of the experiments, and write numbers, figures and the page.
+    """Compute the missing pieces of the experiments, and write the numbers, the figures and the page.
 
     Parameters
     ----------
     experiments : ImageExperiments
-        The set of images, the scale and the store.
+        The image set, the scale and the store.
     output : Path
         The folder for the results.
     command : str
         The command line that the results name as their origin.
     workers : int or None
-        The number of processes. None starts one for each processor; 0 computes in this process.
+        The number of processes. None starts one per processor, and 0 computes in this process.
     progress : bool
         Whether to show a progress bar.
 
     Returns
     -------
     dict
-        Every number of the results.
+        The content of ``images-<dataset>.json``.
     """
-    require("captum", "images")  # before hours of work, not after
+    require("captum", "images")  # A missing package is reported before hours of work.
     dataset = experiments.set.name
     compute_all(experiments, experiments.stages(), f"images, {dataset}", workers, progress=progress)
     found = {"command": command, "version": __version__, "made_by": revision(), **results(experiments)}
@@ -84,7 +102,7 @@ def write_results(
 
 
 def results(experiments: ImageExperiments) -> dict[str, Any]:
-    """Every number, with its 95 % interval over images."""
+    """Return all numbers, with their 95 % intervals over images."""
     curves = {
         evaluator: {method: experiments.curves(method, evaluator) for method in METHODS} for evaluator in EVALUATORS
     }
@@ -104,18 +122,18 @@ def results(experiments: ImageExperiments) -> dict[str, Any]:
             for evaluator, found in curves.items()
         },
         "error": _error(experiments),
-        "seconds_an_image": {name: float(value) for name, value in experiments.get(Piece("times")).items()},
+        "seconds_an_image": {name: float(value) for name, value in experiments.get(ImagePiece("times")).items()},
         "seconds_to_train": {
-            "surrogate": float(experiments.get(Piece("surrogate"))["seconds"]),
-            "FastSHAP": float(experiments.get(Piece("explainer"))["seconds"]),
-            "CXPlain": float(experiments.get(Piece("CXPlain"))["seconds"]),
+            "surrogate": float(experiments.get(ImagePiece("surrogate"))["seconds"]),
+            "FastSHAP": float(experiments.get(ImagePiece("explainer"))["seconds"]),
+            "CXPlain": float(experiments.get(ImagePiece("CXPlain"))["seconds"]),
         },
         "robustness": [_share(experiments, share) for share in (*experiments.scale.shares, 1.0)],
     }
 
 
 def curve_of(curves: Curves, way: str, score: str) -> Curve:
-    """One of the curves by name."""
+    """Return the curve of a way ("exclusion" or "inclusion") and a score."""
     curve: Curve = getattr(getattr(curves, way), score)
     return curve
 
@@ -123,7 +141,7 @@ def curve_of(curves: Curves, way: str, score: str) -> Curve:
 def _method(
     experiments: ImageExperiments, evaluator: str, method: str, found: Curves, fast: Curves
 ) -> dict[str, Any]:
-    """A method's areas and curves, and FastSHAP's area less its own, on the same images."""
+    """Return a method's areas and curves, and FastSHAP's area minus the method's on the same images."""
     images = len(found.inclusion.agreement.scores)
     if images < len(fast.inclusion.agreement.scores):
         fast = experiments.curves("FastSHAP", evaluator, images=images)
@@ -145,8 +163,8 @@ def _method(
 
 
 def _error(experiments: ImageExperiments) -> dict[str, Any]:
-    """How far FastSHAP, and KernelSHAP-S by evaluations, are from the converged values of the surrogate's game."""
-    truth = experiments.get(Piece("truth"))
+    """Return the errors of FastSHAP, and of KernelSHAP-S by evaluations, against converged values."""
+    truth = experiments.get(ImagePiece("truth"))
     values: NDArray[np.float64] = experiments.all_values()[: len(truth["values"])].astype(np.float64)
     error = metrics.relative_squared_error(values, truth["values"])
     errors = [metrics.relative_squared_error(step, truth["values"]) for step in truth["history"]]
@@ -164,8 +182,8 @@ def _error(experiments: ImageExperiments) -> dict[str, Any]:
 
 
 def _share(experiments: ImageExperiments, share: float) -> dict[str, Any]:
-    """FastSHAP's areas and error when it is trained on a share of the images, and on how many evaluations."""
-    found, truth = experiments.curves("FastSHAP", "paper", share), experiments.get(Piece("truth"))["values"]
+    """Return FastSHAP's areas and error after training on a share of the images."""
+    found, truth = experiments.curves("FastSHAP", "paper", share), experiments.get(ImagePiece("truth"))["values"]
     targets, values = experiments.recipe(share).targets, experiments.all_values(share)[: len(truth)]
     assert targets is not None
     areas = {

@@ -1,4 +1,4 @@
-"""The sets of images of the paper's experiments, and the classifiers that are explained on them."""
+"""The image sets of the paper's experiments, and the classifiers that are explained."""
 
 from __future__ import annotations
 
@@ -15,10 +15,26 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images, the classifier that is explained, and another one, from which the second evaluator starts.
+    """An image set and its classifiers.
 
-    images: in the folder, for training and validation. epochs: of the surrogate and the evaluators. tuning: epochs
-    of training on the labels, for a classifier that comes from larger images.
+    Parameters
+    ----------
+    name : str
+        The name of the set.
+    size : int
+        The width and the height of the images, in pixels.
+    grid : int
+        The number of superpixels per side.
+    classifier : str
+        The classifier to explain.
+    other : str
+        The classifier that the second evaluator starts from.
+    images : int
+        The number of images for training and validation.
+    epochs : int
+        The number of epochs of the surrogate and the evaluators.
+    tuning : int, default=0
+        The number of epochs of training on the labels, for a classifier of larger images.
     """
 
     name: str
@@ -39,9 +55,10 @@ SETS = {
 
 @dataclass(frozen=True)
 class Photographs:
-    """Images from 0 to 1, (n, 3, size, size), for training, validation and tests, and labels of the first two.
+    """Images with values from 0 to 1, (n, 3, size, size), and their labels.
 
-    Each image to train on is followed by its mirror image.
+    ``x``, ``x_val`` and ``x_test`` are for training, validation and tests. Each training image is followed by its
+    mirror image.
     """
 
     x: Tensor
@@ -54,7 +71,22 @@ class Photographs:
 
 @cache
 def load_images(chosen: ImageSet, images: int | None, tests: int) -> Photographs:
-    """So many training images, None for all, a tenth of them for validation, and test images, by a fixed seed."""
+    """Load a random selection of an image set, by a fixed seed.
+
+    Parameters
+    ----------
+    chosen : ImageSet
+        The image set.
+    images : int or None
+        The number of images for training and validation, or None for all. A tenth of them is for validation.
+    tests : int
+        The number of test images.
+
+    Returns
+    -------
+    Photographs
+        The images.
+    """
     if chosen.name == "cifar10":
         train_set, test_set = load_cifar10("train"), load_cifar10("test")
         x, labels, classes = train_set.images.float() / 255, train_set.labels, train_set.classes
@@ -74,6 +106,6 @@ def load_images(chosen: ImageSet, images: int | None, tests: int) -> Photographs
 
 
 def training_rows(chosen: ImageSet, images: int | None) -> int:
-    """How many images `load_images` gives to train on, known without loading them."""
+    """Return the number of training images of `load_images`, without loading them."""
     count = min(chosen.images, images or chosen.images)
     return 2 * (count - max(1, count // 10))

@@ -1,4 +1,4 @@
-"""How the experiments on images are set up: which methods, which evaluators, and how much of everything."""
+"""The methods, the evaluators and the size of the experiments on images."""
 
 from __future__ import annotations
 
@@ -15,20 +15,40 @@ METHODS = (
     "CXPlain",
     "Random",
 )
-SLOW = ("KernelSHAP", "KernelSHAP-S")  # on fewer images
+SLOW = ("KernelSHAP", "KernelSHAP-S")  # methods that are measured on fewer images
 EVALUATORS = ("paper", "uniform")
 
 
 @dataclass(frozen=True)
 class ImageScale:
-    """How much of everything.
+    """The size of the experiments.
 
-    images: to train on, None for all. epochs: of the surrogate and of the evaluators, None for the set's own.
-    share: of the explainer's steps and evaluations; evaluations: of these once more. test, slow, compared: images
-    that methods, slow methods, and errors are measured on. truth: evaluations a player for the truth. left_out:
-    images that CXPlain learns from. shares: of the training images, for the robustness to limited data;
-    robustness: of the explainer's steps and evaluations there. timing_rounds: how often each method is timed, of
-    which the least counts.
+    Parameters
+    ----------
+    images : int or None
+        The number of images for training and validation, or None for all.
+    epochs : int or None
+        The number of epochs of the surrogate and the evaluators, or None for that of the image set.
+    share : float
+        The share of the explainer's steps and evaluations.
+    evaluations : float
+        A further factor of the explainer's evaluations.
+    test : int
+        The number of test images.
+    slow : int
+        The number of test images for slow methods.
+    compared : int
+        The number of test images with converged values.
+    truth : int
+        The number of evaluations per player of converged values.
+    left_out : int
+        The number of images that CXPlain learns from.
+    shares : tuple of float
+        The shares of the training images, for the robustness to limited data.
+    robustness : float
+        The share of the explainer's steps and evaluations there.
+    timing_rounds : int
+        How often each method is timed. The shortest time counts.
     """
 
     images: int | None = None
@@ -47,9 +67,9 @@ class ImageScale:
 
 FULL = {
     "cifar10": ImageScale(),
-    # a network that takes three times as long
+    # Its network takes three times as long.
     "imagenette": ImageScale(evaluations=0.4, compared=25, left_out=2000, shares=(0.05, 0.25, 0.5, 0.95)),
 }
 QUICK = ImageScale(
     images=1000, epochs=2, share=0.05, test=100, slow=4, compared=4, truth=8, left_out=64, shares=(0.1, 0.5)
-)  # a look at everything, not the paper's figures
+)  # all experiments in minutes, without the accuracy of the paper's

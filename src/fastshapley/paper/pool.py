@@ -1,4 +1,4 @@
-"""Computing what a store does not hold, on several processes."""
+"""Compute the pieces that are missing in a store, on several processes."""
 
 from __future__ import annotations
 
@@ -15,30 +15,37 @@ from tqdm.auto import tqdm
 
 
 class Work(Protocol):
-    """Pieces that are computed once, and kept."""
+    """Pieces that are computed once and kept in a store."""
 
-    def has(self, piece: Any) -> bool: ...
+    def has(self, piece: Any) -> bool:
+        """Return whether a piece is in the store."""
 
-    def compute(self, piece: Any) -> None: ...
+    def compute(self, piece: Any) -> None:
+        """Compute a piece, and keep it in the store."""
 
 
 def compute_all(
     work: Work, stages: Sequence[Sequence[Any]], name: str, workers: int | None, *, progress: bool
 ) -> None:
-    """Compute the pieces that are missing, one stage after the other; those of a stage build on those before.
+    """Compute the missing pieces, one stage after the other.
 
     Parameters
     ----------
     work : Work
-        Knows which pieces are done, and computes the others.
-    stages : sequence of sequences
-        The pieces. Those of a stage need those of the stages before it.
+        What computes and keeps the pieces. It is sent to other processes.
+    stages : sequence of sequence
+        The pieces. Those of a stage may need those of the stages before.
     name : str
-        The name that the progress bar shows.
+        The label of the progress bar.
     workers : int or None
-        The number of processes. None starts one for each processor; 0 computes in this process.
+        The number of processes. None starts one per processor, and 0 computes in this process.
     progress : bool
         Whether to show a progress bar.
+
+    Raises
+    ------
+    Exception
+        The error of the first piece that failed. The other pieces of its stage are computed and kept.
     """
     with tqdm(total=sum(map(len, stages)), desc=name, unit="piece", disable=not progress) as bar:
         missing = [[piece for piece in stage if not work.has(piece)] for stage in stages]
@@ -53,13 +60,15 @@ def compute_all(
                     if error := future.exception():
                         failed.append((futures[future], error))
                     bar.update()
-                if failed:  # the others are done, and kept
+                if failed:  # the other pieces of the stage are done and kept
                     piece, error = failed[0]
-                    error.add_note(f"in {piece}; {len(failed)} pieces failed, run again to try them once more")
+                    error.add_note(
+                        f"in {piece}; {len(failed)} pieces failed: run the same command again to retry them"
+                    )
                     raise error
 
 
-class _Immediately(Executor):
+class _Immediate(Executor):
     """An executor that computes at once, in this process."""
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -73,14 +82,14 @@ class _Immediately(Executor):
 
 @contextmanager
 def _in_this_process() -> Iterator[Executor]:
-    yield _Immediately()
+    yield _Immediate()
 
 
 @contextmanager
 def _processes(workers: int) -> Iterator[Executor]:
-    """Processes that start afresh, and do not outlive an interruption."""
+    """Spawn processes that do not outlive an interruption."""
     start = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=start, initializer=_leave_interruptions)
+    pool = ProcessPoolExecutor(workers, mp_context=start, initializer=_ignore_interrupts)
     try:
         yield pool
     except KeyboardInterrupt:
@@ -91,10 +100,10 @@ def _processes(workers: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_interruptions() -> None:
-    """Ctrl-C reaches every process: this one's end is left to the first, and nothing is said of it."""
+def _ignore_interrupts() -> None:
+    """Ignore Ctrl-C, which reaches every process. The main process ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tqdm.set_lock(threading.RLock())  # or one that all processes share, which Python would miss with a warning
+    tqdm.set_lock(threading.RLock())  # tqdm's default lock is shared by all processes, and Python warns if it leaks
 
 
 def _compute(work: Work, piece: Any) -> None:

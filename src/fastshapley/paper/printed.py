@@ -1,8 +1,8 @@
-"""The figures that the paper prints, to hold ours against."""
+"""The numbers that the paper prints, to compare ours with."""
 
 from __future__ import annotations
 
-# l2 distance to the ground truth: with normalisation in training and half the width of its 95 % interval
+# The l2 distance to the ground truth, with normalisation in training, and half the width of its 95 % interval.
 L2 = {
     ("census", "surrogate"): (0.0229, 0.0025),
     ("marketing", "surrogate"): (0.0199, 0.0021),
@@ -12,10 +12,10 @@ L2 = {
     ("marketing", "baseline"): (0.0158, 0.0017),
 }
 
-# the best validation loss of the surrogate
+# The best validation loss of the surrogate.
 SURROGATE_LOSS = {"census": 0.392, "marketing": 0.275, "bankruptcy": 0.072, "news": 0.638}
 
-# l2 and l1 by normalisation and penalty; its table has census and bankruptcy, the rest is from its authors' files
+# l2 and l1 by normalisation and penalty. The paper has census and bankruptcy; the rest is from its authors' files.
 ABLATION: dict[tuple[str, str, float], tuple[float, float | None]] = {
     ("census", "always", 0.0): (0.0229, 0.0863),
     ("census", "always", 0.1): (0.0261, 0.0971),
@@ -39,7 +39,7 @@ ABLATION: dict[tuple[str, str, float], tuple[float, float | None]] = {
     ("news", "never", 0.0): (0.0681, None),
 }
 
-# evaluations that a sampling estimator needs to be as close as FastSHAP
+# The number of evaluations that a sampling estimator needs to match FastSHAP.
 EVALUATIONS = {
     ("census", "surrogate"): {
         "kernel, unpaired": 1468,
@@ -79,7 +79,7 @@ EVALUATIONS = {
     },
 }
 
-# images: exclusion and inclusion AUC, by top-1 agreement and by log-odds
+# For images, the exclusion and inclusion AUC by top-1 agreement and by log-odds.
 _COLUMNS = (
     ("cifar10", "exclusion", "agreement"),
     ("cifar10", "inclusion", "agreement"),
@@ -102,7 +102,7 @@ _AUC = {
 }
 AUC = {(method, *key): auc for method, row in _AUC.items() for key, auc in zip(_COLUMNS, row, strict=True)}
 
-# minutes to explain 1000 images, for CIFAR-10 and Imagenette, and to train
+# Minutes to explain 1000 images, and to train, for CIFAR-10 and Imagenette.
 MINUTES_TO_EXPLAIN = {
     "FastSHAP": (0.04, 0.04),
     "KernelSHAP": (453.69, 1089.50),

@@ -1,4 +1,4 @@
-"""The pieces that the paper's experiments on tables are made of, each computed once and kept."""
+"""The pieces of the paper's experiments on tables. Each is computed once and kept in a store."""
 
 from __future__ import annotations
 
@@ -42,40 +42,52 @@ ESTIMATORS: dict[str, Callable[..., Estimate]] = {
     "permutation": partial(permutation, antithetic=False),
     "permutation, antithetic": permutation,
 }
-_EXACT = 16  # players of a game that is cheap
+_MOST_EXACT_PLAYERS = 16  # games with more players get converged instead of exact values
 _SEED = 0
-# what the results depend on: a change in any of it makes them anew
-_MADE_BY = (
+# Modules and folders of fastshapley that the results depend on. A change in any of them recomputes the results.
+CODE = (
     "coalitions",
-    "columns",
+    "data",
     "datasets",
     "estimators",
-    "fitting",
-    "lessons",
-    "mixing",
-    "models",
+    "export/file_format",
+    "fit",
     "networks",
     "objective",
-    "paper/experiments",
-    "paper/tables",
-    "persistence",
-    "players",
-    "recipes",
-    "schema",
-    "thinning",
+    "paper/table_experiments",
+    "paper/table_settings",
     "training",
     "value_functions",
 )
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How much of everything.
+class TableScale:
+    """The size of the experiments.
 
-    epochs: at most, in every stage of the paper's recipe. share: of the default recipe's steps and evaluations.
-    samples: coalitions a row in training. evaluations, truth: a player, for each estimator and for the truth.
-    marginal_epochs: of the paper's recipe, each of which calls the model 150 million times; marginal_evaluations,
-        marginal_truth: a row.
+    Parameters
+    ----------
+    test_rows : int
+        The number of test rows.
+    train_rows : int or None
+        The number of training rows, or None for all.
+    epochs : int or None
+        The maximum number of epochs in each stage of the paper's recipe, or None for its own.
+    share : float
+        The share of the default recipe's steps and evaluations.
+    samples : tuple of int
+        The numbers of coalitions per row in training.
+    evaluations : int
+        The number of evaluations per player of each estimator.
+    truth : int
+        The number of evaluations per player of converged values.
+    marginal_epochs : int
+        The maximum number of epochs of the paper's recipe for the marginal game. Each calls the model 150 million
+        times.
+    marginal_evaluations : int
+        The maximum number of evaluations per row of each estimator for the marginal game.
+    marginal_truth : int
+        The number of evaluations per row of converged values for the marginal game.
     """
 
     test_rows: int = 256
@@ -90,25 +102,41 @@ class Scale:
     marginal_truth: int = 4096
 
 
-FULL = Scale()
-QUICK = Scale(
+FULL = TableScale()
+QUICK = TableScale(
     test_rows=64, train_rows=4000, epochs=4, share=0.1, samples=(1, 8, 32), evaluations=64, truth=256
-)  # a look at everything in ten minutes, not the paper's figures
+)  # all experiments in ten minutes, without the accuracy of the paper's
 
 
 @dataclass(frozen=True, order=True)
-class Game:
-    """A value function of one of the tables."""
+class GamePiece:
+    """A game, given by a table and a kind of value function, and its true Shapley values."""
 
     table: str
     kind: Kind = "surrogate"
 
 
 @dataclass(frozen=True, order=True)
-class Explainer:
-    """An explainer of a game: by which recipe, and what is varied in it."""
+class ExplainerPiece:
+    """An explainer of a game.
 
-    game: Game
+    Parameters
+    ----------
+    game : GamePiece
+        The game.
+    arm : {"paper", "default"}
+        The recipe.
+    samples : int, default=32
+        The number of coalitions per row in training.
+    paired : bool, default=True
+        Whether coalitions come in pairs.
+    normalize : {"always", "inference", "never"}, default="always"
+        When values are normalised.
+    penalty : float, default=0.0
+        The weight of the efficiency gap in the loss.
+    """
+
+    game: GamePiece
     arm: Arm
     samples: int = 32
     paired: bool = True
@@ -117,19 +145,19 @@ class Explainer:
 
 
 @dataclass(frozen=True, order=True)
-class Curve:
-    """An estimator's error by evaluations."""
+class CurvePiece:
+    """The error of an estimator by the number of evaluations."""
 
-    game: Game
+    game: GamePiece
     estimator: str
 
 
-Piece = Game | Explainer | Curve
+TablePiece = GamePiece | ExplainerPiece | CurvePiece
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table with its encoded rows; the model is trained when it is asked for."""
+class EncodedTable:
+    """A table with its encoded rows. The model is trained when it is first used."""
 
     data: Split
     schema: Schema
@@ -141,72 +169,97 @@ class Table:
 
     @cached_property
     def model(self) -> ModelFunction:
+        """The model to explain."""
         return ModelFunction(TABLES[self.name].train(self.data), self.schema, self.x[:256])
 
     def problem(self, recipe: Recipe) -> Problem:
+        """Return what a value function is fitted to."""
         return Problem(self.model, self.x, self.x_val, self.players, "identity", recipe)
 
 
 @cache
-def load_table(name: str, scale: Scale) -> Table:
+def load_table(name: str, scale: TableScale) -> EncodedTable:
+    """Return a table of the paper, encoded.
+
+    Parameters
+    ----------
+    name : str
+        The name of the table.
+    scale : TableScale
+        The numbers of training and test rows.
+
+    Returns
+    -------
+    EncodedTable
+        The table.
+    """
     data = TABLES[name].load()
     schema = Schema.of(data.X_train)
     rows = data.X_train[: scale.train_rows]
     x, x_val, x_test = (schema.encode(X) for X in (rows, data.X_val, data.X_test[: scale.test_rows]))
-    return Table(data, schema, data.players.bind(schema.names), x, x_val, x_test, name)
+    return EncodedTable(data, schema, data.players.bind(schema.names), x, x_val, x_test, name)
 
 
-class Experiments:
-    """Games, truths, explainers and curves at one scale, from a store or computed into it."""
+class TableExperiments:
+    """Games, true values, explainers and curves at one scale, from a store or computed into it.
 
-    def __init__(self, kept: Store, scale: Scale) -> None:
+    Parameters
+    ----------
+    kept : Store
+        The store.
+    scale : TableScale
+        The size of the experiments.
+    """
+
+    def __init__(self, kept: Store, scale: TableScale) -> None:
         self.store, self.scale = kept, scale
 
-    def has(self, piece: Piece) -> bool:
-        if isinstance(piece, Game):
+    def has(self, piece: TablePiece) -> bool:
+        """Return whether a piece is in the store."""
+        if isinstance(piece, GamePiece):
             return self.store.has("truths", self._of_game(piece))
-        if isinstance(piece, Curve):
+        if isinstance(piece, CurvePiece):
             return self.store.has("curves", self._of_curve(piece))
         known = piece.arm == "paper" or self.store.has("shapes", self._of_data(piece.game.table))
         return known and self.store.has("explainers", self._of_explainer(piece))
 
-    def compute(self, piece: Piece) -> None:
-        """See to it that a piece is in the store."""
+    def compute(self, piece: TablePiece) -> None:
+        """Compute a piece, unless it is in the store."""
         with one_thread():
-            if isinstance(piece, Game):
+            if isinstance(piece, GamePiece):
                 self.truth(piece)
-            elif isinstance(piece, Curve):
+            elif isinstance(piece, CurvePiece):
                 self.curve(piece)
             else:
                 self.explainer(piece)
 
-    def game(self, game: Game) -> BaseGame:
-        """The fitted game."""
-        table = self._table(game.table)
+    def game(self, game: GamePiece) -> BaseGame:
+        """Return the fitted game."""
+        table = self.table(game.table)
         if game.kind == "surrogate":
             return game_from(self.surrogate(game.table), table.schema, table.players)
         kind = Marginal() if game.kind == "marginal" else baseline(table.data)
         return kind.fit(table.problem(self._paper_recipe(game)), Run(_SEED))
 
     def surrogate(self, table: str) -> Arrays:
-        """A table's surrogate, trained by the paper's schedule, with its validation loss."""
-        game = Game(table)
+        """Return the surrogate of a table, trained by the paper's recipe, with its validation loss."""
+        game = GamePiece(table)
 
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
-            fitted = Surrogate().fit(self._table(table).problem(self._paper_recipe(game)), Run(_SEED, checkpoint))
+            fitted = Surrogate().fit(self.table(table).problem(self._paper_recipe(game)), Run(_SEED, checkpoint))
             assert isinstance(fitted, Surrogate)
             return {**game_arrays(fitted), "loss": min(fitted.losses_)}
 
         return self.store.remember("surrogates", self._of_game(game), compute)
 
-    def truth(self, game: Game) -> Arrays:
-        """The Shapley values of the test rows, exact or converged, and their standard errors."""
+    def truth(self, game: GamePiece) -> Arrays:
+        """Return the Shapley values of the test rows, exact or converged, and their standard errors."""
 
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
-            v, x = self.game(game), self._table(game.table).x_test
+            v, x = self.game(game), self.table(game.table).x_test
             if game.kind == "marginal":
                 found = kernel(v, x, budget=self.scale.marginal_truth, sampling="leverage", random_state=1)
-            elif v.players <= _EXACT:
+            elif v.players <= _MOST_EXACT_PLAYERS:
                 found = exact(v, x)
             else:
                 found = kernel(v, x, budget=self.scale.truth * v.players, sampling="leverage", random_state=1)
@@ -214,11 +267,11 @@ class Experiments:
 
         return self.store.remember("truths", self._of_game(game), compute)
 
-    def curve(self, curve: Curve) -> Arrays:
-        """The l2 distance of each test row to the truth, (budgets, rows), and the budgets."""
+    def curve(self, curve: CurvePiece) -> Arrays:
+        """Return the l2 distance of each test row to the truth, (budgets, rows), and the budgets."""
 
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
-            v, x = self.game(curve.game), self._table(curve.game.table).x_test
+            v, x = self.game(curve.game), self.table(curve.game.table).x_test
             budget = min(self.scale.evaluations * v.players, 1 << v.players)
             if curve.game.kind == "marginal":
                 budget = min(budget, self.scale.marginal_evaluations)
@@ -228,11 +281,11 @@ class Experiments:
 
         return self.store.remember("curves", self._of_curve(curve), compute)
 
-    def explainer(self, explainer: Explainer) -> Arrays:
-        """The explainer's values of the test rows, its validation losses, and the network's weights."""
+    def explainer(self, explainer: ExplainerPiece) -> Arrays:
+        """Return the explainer's values of the test rows, its validation losses and its weights."""
 
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
-            table, v, recipe = self._table(explainer.game.table), self.game(explainer.game), self._recipe(explainer)
+            table, v, recipe = self.table(explainer.game.table), self.game(explainer.game), self._recipe(explainer)
             run = Run(_SEED, checkpoint)
             network = build_network(table.x, table.schema, v, table.players, None, None, recipe, run)
             rows = TrainingRows(table.x, table.x_val, table.schema.discrete, table.players.owner)
@@ -249,10 +302,11 @@ class Experiments:
         raw, total = torch.from_numpy(found["raw"]), torch.from_numpy(found["total"])
         return {**found, "values": (raw if explainer.normalize == "never" else normalize(raw, total)).numpy()}
 
-    def _table(self, name: str) -> Table:
+    def table(self, name: str) -> EncodedTable:
+        """Return a table, encoded."""
         return load_table(name, self.scale)
 
-    def _recipe(self, explainer: Explainer) -> Recipe:
+    def _recipe(self, explainer: ExplainerPiece) -> Recipe:
         if explainer.arm == "paper":
             recipe = self._paper_recipe(explainer.game)
             return replace(recipe, coalitions=explainer.samples, paired=explainer.paired)
@@ -271,8 +325,8 @@ class Experiments:
             targets=replace(recipe.targets, evaluations=int(self.scale.share * recipe.targets.evaluations)),
         )
 
-    def _paper_recipe(self, game: Game) -> Recipe:
-        """The settings of its authors for this table, with fewer epochs where the scale or the game asks for it."""
+    def _paper_recipe(self, game: GamePiece) -> Recipe:
+        """Return the authors' settings for a table, with fewer epochs if the scale or the game requires it."""
         recipe = TABLES[game.table].recipe
         most = self.scale.epochs or recipe.explainer.epochs
         assert most is not None
@@ -282,7 +336,7 @@ class Experiments:
 
     def _shape(self, table: str) -> Callable[[Checkpoint], dict[str, Any]]:
         def compute(checkpoint: Checkpoint) -> dict[str, Any]:
-            found = self._table(table)
+            found = self.table(table)
             return {"rows": len(found.x), "players": len(found.players)}
 
         return compute
@@ -291,26 +345,26 @@ class Experiments:
         rows = {"train_rows": self.scale.train_rows, "test_rows": self.scale.test_rows}
         return {"made_by": revision(), "table": table, "data": _digest(table), "seed": _SEED, **rows}
 
-    def _of_game(self, game: Game) -> dict[str, Any]:
+    def _of_game(self, game: GamePiece) -> dict[str, Any]:
         recipe = asdict(self._paper_recipe(replace(game, kind="surrogate")))
         truth = self.scale.marginal_truth if game.kind == "marginal" else self.scale.truth
         surrogate = {name: value for name, value in recipe.items() if name.startswith("surrogate")}
         return {**self._of_data(game.table), "game": game.kind, "truth": truth, **surrogate}
 
-    def _of_curve(self, curve: Curve) -> dict[str, Any]:
+    def _of_curve(self, curve: CurvePiece) -> dict[str, Any]:
         marginal = curve.game.kind == "marginal"
         evaluations = self.scale.marginal_evaluations if marginal else self.scale.evaluations
         return {**self._of_game(curve.game), "estimator": curve.estimator, "evaluations": evaluations}
 
-    def _of_explainer(self, explainer: Explainer) -> dict[str, Any]:
-        """Normalisation after training is none of its settings."""
+    def _of_explainer(self, explainer: ExplainerPiece) -> dict[str, Any]:
+        """Return what an explainer depends on. Normalisation after training is not part of it."""
         settings = {"recipe": asdict(self._recipe(explainer)), "normalized": explainer.normalize == "always"}
         return {**self._of_game(explainer.game), **settings, "penalty": explainer.penalty}
 
 
 def revision() -> str:
-    """A hash of the code and the packages that make the results."""
-    return store.revision(_MADE_BY, ("lightgbm", "numpy", "torch", "xgboost"))
+    """Return a hash of the code and the versions of the packages that the results depend on."""
+    return store.revision(CODE, ("lightgbm", "numpy", "torch", "xgboost"))
 
 
 @cache

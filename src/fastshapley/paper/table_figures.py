@@ -1,4 +1,4 @@
-"""The paper's figures for tables, from the numbers in ``tabular.json``."""
+"""Draw the paper's figures for tables from the numbers in ``tabular.json``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,20 @@ _ARMS = {"paper": ("#e45756", 'FastSHAP, recipe="paper"'), "default": ("#2a7f3f"
 
 
 def draw(found: dict[str, Any], output: Path) -> list[tuple[str, str]]:
-    """Write each figure as PNG and SVG; the names of the files, without suffix, and what they show."""
+    """Write each figure as PNG and SVG.
+
+    Parameters
+    ----------
+    found : dict
+        The numbers.
+    output : Path
+        The folder for the figures.
+
+    Returns
+    -------
+    list of tuple
+        The name of each file, without suffix, and what it shows.
+    """
     games = found["games"]
     main = [game for game in games if game["table"] != "marketing"]
     marketing = [game for game in games if game["table"] == "marketing"]
@@ -46,7 +59,7 @@ def _against_evaluations(games: list[dict[str, Any]], title: str) -> Any:
             panel.plot(x, y, color=_COLOURS[name], label=name, linewidth=1.5)
             panel.fill_between(x, *_band(y, half), color=_COLOURS[name], alpha=0.2, linewidth=0)
         _lines(panel, game)
-        panel.set(xscale="log", yscale="log", title=game[title], xlabel="evaluations a row")
+        panel.set(xscale="log", yscale="log", title=game[title], xlabel="evaluations per row")
     return _finish(figure, panels)
 
 
@@ -54,7 +67,7 @@ def _against_samples(found: dict[str, Any]) -> Any:
     figure, panels = _panels(len(found["samples"]))
     surrogates = {game["table"]: game for game in found["games"] if game["game"] == "surrogate"}
     for panel, (table, points) in zip(panels, found["samples"].items(), strict=True):
-        for paired, colour, label in ((True, "#4c78a8", "in pairs"), (False, "#8c8c8c", "not in pairs")):
+        for paired, colour, label in ((True, "#4c78a8", "paired"), (False, "#8c8c8c", "unpaired")):
             some = [point for point in points if point["paired"] == paired]
             x, y, half = ([point[key] for point in some] for key in ("samples", "l2", "l2_interval"))
             panel.errorbar(x, y, yerr=half, color=colour, marker="o", markersize=3, capsize=2, label=label)
@@ -64,7 +77,7 @@ def _against_samples(found: dict[str, Any]) -> Any:
 
 
 def _lines(panel: Any, game: dict[str, Any], arms: tuple[str, ...] = ("paper", "default")) -> None:
-    """Explainers are horizontal lines: they take one pass."""
+    """Draw explainers as horizontal lines, since they need one pass."""
     for arm in arms:
         colour, label = _ARMS[arm]
         mean, half = game["explainers"][arm]["l2"], game["explainers"][arm]["l2_interval"]
@@ -75,7 +88,7 @@ def _lines(panel: Any, game: dict[str, Any], arms: tuple[str, ...] = ("paper", "
 
 
 def _band(means: list[float], half: list[float]) -> tuple[list[float], list[float]]:
-    """The interval's ends; on a logarithmic axis the lower one must stay above zero."""
+    """Return the ends of intervals. The lower end stays above zero for the logarithmic axis."""
     pairs = list(zip(means, half, strict=True))
     return [max(m - h, m / 10) for m, h in pairs], [m + h for m, h in pairs]
 
@@ -97,7 +110,19 @@ def _finish(figure: Any, panels: list[Any]) -> Any:
 
 
 def save(figure: Any, path: Path, suffixes: Sequence[str] = ("png", "svg"), dpi: int = 150) -> None:
-    """Without a date, so that the same numbers give the same bytes."""
+    """Write a figure without a date, so that the same numbers give the same bytes.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        The figure.
+    path : Path
+        The file, without suffix.
+    suffixes : sequence of str, default=("png", "svg")
+        The formats.
+    dpi : int, default=150
+        The resolution, in dots per inch.
+    """
     for suffix in suffixes:
 
         def write(temporary: Path, suffix: str = suffix) -> None:

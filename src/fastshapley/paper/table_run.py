@@ -1,4 +1,4 @@
-"""`fastshapley paper tabular`: everything that the paper shows for tables, with both recipes side by side."""
+"""``fastshapley paper tabular``: the paper's experiments on tables, with both recipes side by side."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fastshapley.paper.table_experiments import (
     FULL,
     QUICK,
     Arm,
-    Curve,
-    Experiments,
-    Explainer,
-    Game,
+    CurvePiece,
+    ExplainerPiece,
+    GamePiece,
     Normalize,
-    Piece,
+    TableExperiments,
+    TablePiece,
     revision,
 )
 from fastshapley.paper.table_settings import TABLES
@@ -48,20 +48,36 @@ def run(
     workers: int | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Run the experiments and write ``tabular.json``, figures and ``tabular.md`` to ``output``.
+    """Run the experiments, and write ``tabular.json``, figures and ``tabular.md``.
 
-    A file ``tabular-notes.md`` there becomes part of the page.
+    Parameters
+    ----------
+    output : Path
+        The folder for the results. A file ``tabular-notes.md`` in it becomes part of the page.
+    tables : sequence of str, optional
+        The tables. The default is all four.
+    quick : bool, default=False
+        Whether to run at a small scale.
+    store : Path
+        The folder for intermediate results. What it holds is not computed again.
+    workers : int, optional
+        The number of processes. The default is one per processor.
+    progress : bool, default=True
+        Whether to show a progress bar.
 
-    What is in ``store`` is not computed again. ``workers`` is the number of processes, by default one a processor.
+    Returns
+    -------
+    dict
+        The content of ``tabular.json``.
     """
-    experiments = Experiments(Store(store), QUICK if quick else FULL)
+    experiments = TableExperiments(Store(store), QUICK if quick else FULL)
     command = " ".join(["fastshapley paper tabular", *(["--only", *tables] if set(tables) != set(TABLES) else [])])
     command += " --quick" * quick
     return write_results(experiments, output, tables, command, workers=workers, progress=progress)
 
 
 def write_results(
-    experiments: Experiments,
+    experiments: TableExperiments,
     output: Path,
     tables: Sequence[str],
     command: str,
@@ -69,27 +85,27 @@ def write_results(
     workers: int | None,
     progress: bool,
 ) -> dict[str, Any]:
-    """Compute what is missing of the experiments, and write numbers, figures and the page.
+    """Compute the missing pieces of the experiments, and write the numbers, the figures and the page.
 
     Parameters
     ----------
-    experiments : Experiments
+    experiments : TableExperiments
         The scale and the store.
     output : Path
         The folder for the results.
     tables : sequence of str
-        The names of the tables.
+        The tables.
     command : str
         The command line that the results name as their origin.
     workers : int or None
-        The number of processes. None starts one for each processor; 0 computes in this process.
+        The number of processes. None starts one per processor, and 0 computes in this process.
     progress : bool
         Whether to show a progress bar.
 
     Returns
     -------
     dict
-        Every number of the results.
+        The content of ``tabular.json``.
     """
     stages = pieces(tables, experiments.scale.samples)
     compute_all(experiments, stages, "tabular", workers, progress=progress)
@@ -103,40 +119,53 @@ def write_results(
     return found
 
 
-def pieces(tables: Sequence[str], samples: Sequence[int]) -> tuple[list[Game], list[Piece]]:
-    """All that the experiments need: first the games with the truth, then what builds on them."""
-    games = [Game(table) for table in tables]
+def pieces(tables: Sequence[str], samples: Sequence[int]) -> tuple[list[GamePiece], list[TablePiece]]:
+    """Return all pieces of the experiments: the games with their true values, then what depends on them."""
+    games = [GamePiece(table) for table in tables]
     if "marketing" in tables:
-        games += [Game("marketing", "marginal"), Game("marketing", "baseline")]
-    rest: list[Piece] = [Explainer(game, arm) for game in games for arm in ARMS]
-    rest += [Curve(game, name) for game in games for name in ESTIMATORS]
+        games += [GamePiece("marketing", "marginal"), GamePiece("marketing", "baseline")]
+    rest: list[TablePiece] = [ExplainerPiece(game, arm) for game in games for arm in ARMS]
+    rest += [CurvePiece(game, name) for game in games for name in ESTIMATORS]
     rest += [explainer for table in tables for _, explainer in by_samples(table, samples)]
     rest += [explainer for table in tables for arm in ARMS for explainer in ablation(table, arm)]
-    # without normalisation it is the network that is normalised at inference only
+    # Without normalisation, the network is the one that is normalised only at inference.
     rest = [
-        replace(p, normalize="inference") if isinstance(p, Explainer) and p.normalize == "never" else p
+        replace(p, normalize="inference") if isinstance(p, ExplainerPiece) and p.normalize == "never" else p
         for p in rest
     ]
     return games, list(dict.fromkeys(rest))
 
 
-def by_samples(table: str, samples: Sequence[int]) -> Iterator[tuple[int, Explainer]]:
-    """The paper's recipe by coalitions a row, in pairs, of which the fewest are two, and not."""
+def by_samples(table: str, samples: Sequence[int]) -> Iterator[tuple[int, ExplainerPiece]]:
+    """Yield explainers of the paper's recipe by coalitions per row, with and without pairs. A pair has two."""
     for paired in (True, False):
         for count in samples:
             count = max(2, count) if paired else count
-            yield count, Explainer(Game(table), "paper", samples=count, paired=paired)
+            yield count, ExplainerPiece(GamePiece(table), "paper", samples=count, paired=paired)
 
 
-def ablation(table: str, arm: Arm) -> Iterator[Explainer]:
-    """A recipe by normalisation and penalty."""
+def ablation(table: str, arm: Arm) -> Iterator[ExplainerPiece]:
+    """Yield explainers of a recipe by normalisation and penalty."""
     for normalize in NORMALIZE:
         for penalty in PENALTIES:
-            yield Explainer(Game(table), arm, normalize=normalize, penalty=penalty)
+            yield ExplainerPiece(GamePiece(table), arm, normalize=normalize, penalty=penalty)
 
 
-def results(experiments: Experiments, tables: Sequence[str]) -> dict[str, Any]:
-    """Every number, with half the width of its 95 % interval over test rows."""
+def results(experiments: TableExperiments, tables: Sequence[str]) -> dict[str, Any]:
+    """Return all numbers, with half the width of their 95 % intervals over test rows.
+
+    Parameters
+    ----------
+    experiments : TableExperiments
+        The experiments, whose pieces are in the store.
+    tables : sequence of str
+        The tables.
+
+    Returns
+    -------
+    dict
+        The scale, the games, and the explainers by coalitions and by ablation.
+    """
     games, _ = pieces(tables, experiments.scale.samples)
     return {
         "scale": asdict(experiments.scale),
@@ -165,13 +194,13 @@ def results(experiments: Experiments, tables: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _game(experiments: Experiments, game: Game) -> dict[str, Any]:
-    """Both recipes, every estimator, and how many evaluations it takes to match them."""
+def _game(experiments: TableExperiments, game: GamePiece) -> dict[str, Any]:
+    """Return the errors of both recipes and all estimators, and the evaluations needed to match."""
     truth = experiments.truth(game)
-    explainers = {arm: _explainer(experiments, Explainer(game, arm)) for arm in ARMS}
+    explainers = {arm: _explainer(experiments, ExplainerPiece(game, arm)) for arm in ARMS}
     curves, needed = {}, {}
     for name in ESTIMATORS:
-        curve = experiments.curve(Curve(game, name))
+        curve = experiments.curve(CurvePiece(game, name))
         budgets, means = curve["budgets"].tolist(), curve["l2"].mean(1).tolist()
         intervals = [metrics.interval(row) for row in curve["l2"]]
         curves[name] = {"evaluations": budgets, "l2": means, "l2_interval": intervals}
@@ -194,7 +223,7 @@ def _game(experiments: Experiments, game: Game) -> dict[str, Any]:
     return found
 
 
-def _explainer(experiments: Experiments, explainer: Explainer) -> dict[str, Any]:
+def _explainer(experiments: TableExperiments, explainer: ExplainerPiece) -> dict[str, Any]:
     found, truth = experiments.explainer(explainer), experiments.truth(explainer.game)["values"]
     values: NDArray[np.float64] = found["values"]
     l1, l2 = metrics.l1(values, truth), metrics.l2(values, truth)
@@ -210,6 +239,6 @@ def _explainer(experiments: Experiments, explainer: Explainer) -> dict[str, Any]
 
 
 def _needed(budgets: Sequence[float], errors: Sequence[float], target: float) -> float | None:
-    """Evaluations to be as close as ``target``; None, since JSON has no infinity, if more than were tried."""
+    """Return the evaluations to reach an error of ``target``, or None if more than the largest budget is needed."""
     needed = metrics.evaluations_to_match(budgets, errors, target)
     return needed if np.isfinite(needed) else None

@@ -1,4 +1,4 @@
-"""The paper's four tables: data, model, and the settings that its authors chose for each."""
+"""The four tables of the paper: the data, the model, and the settings of its authors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,18 @@ from fastshapley.value_functions import Baseline
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """One table of the paper: ``train(load())`` is the model to explain, a function or a module."""
+class TableExperiment:
+    """One table of the paper.
+
+    Parameters
+    ----------
+    load : callable
+        Returns the data.
+    train : callable
+        Returns the model to explain, a function or a module, for the data.
+    recipe : Recipe
+        The authors' settings.
+    """
 
     load: Callable[[], Split]
     train: Callable[[Split], Any]
@@ -31,7 +41,18 @@ class Experiment:
 
 
 def boosted_trees(data: Split) -> Callable[[Any], Any]:
-    """The LightGBM model of the census: a function from rows to the probabilities of both classes."""
+    """Train the LightGBM model of the census table.
+
+    Parameters
+    ----------
+    data : Split
+        The table.
+
+    Returns
+    -------
+    callable
+        From rows to the probabilities of both classes, (n, 2).
+    """
     lightgbm = require("lightgbm", "paper")
     settings = {
         "objective": "binary",
@@ -53,7 +74,18 @@ def boosted_trees(data: Split) -> Callable[[Any], Any]:
 
 
 def deep_trees(data: Split) -> Callable[[Any], Any]:
-    """The XGBoost model of the bankruptcies: a function from rows to the probabilities of both classes."""
+    """Train the XGBoost model of the bankruptcy table.
+
+    Parameters
+    ----------
+    data : Split
+        The table.
+
+    Returns
+    -------
+    callable
+        From rows to the probabilities of both classes, (n, 2).
+    """
     xgboost = require("xgboost", "paper")
     settings = {"objective": "binary:logistic", "max_depth": 6, "nthread": 1, "seed": 0}
     booster = xgboost.train(settings, xgboost.DMatrix(data.X_train, data.y_train), 25)
@@ -61,7 +93,18 @@ def deep_trees(data: Split) -> Callable[[Any], Any]:
 
 
 def neural_network(data: Split) -> nn.Module:
-    """The network of the marketing and news tables: a module from rows to the probabilities of both classes."""
+    """Train the network of the marketing and news tables.
+
+    Parameters
+    ----------
+    data : Split
+        The table.
+
+    Returns
+    -------
+    torch.nn.Module
+        From rows to the probabilities of both classes, (n, 2).
+    """
     run = Run(seed=0)
     x, x_val = (torch.from_numpy(X.to_numpy(np.float64, copy=True)) for X in (data.X_train, data.X_val))
     y, y_val = torch.from_numpy(data.y_train), torch.from_numpy(data.y_val)
@@ -82,9 +125,20 @@ def neural_network(data: Split) -> nn.Module:
 
 
 def baseline(data: Split) -> Baseline:
-    """The baseline game as the paper has it: means of continuous features, the most frequent value of the others.
+    """Return the baseline game of the paper.
 
-    One-hot columns are one feature. Continuous features are standardised, so that whole numbers are discrete.
+    The baseline is the mean of a continuous feature, and the most frequent value of a discrete one. One-hot columns
+    are one feature. Continuous features are standardised, so a column of whole numbers is discrete.
+
+    Parameters
+    ----------
+    data : Split
+        The table.
+
+    Returns
+    -------
+    Baseline
+        The game, not fitted.
     """
     values: dict[str, float] = {}
     partition = data.players.bind(list(data.X_train.columns))
@@ -114,8 +168,8 @@ def _recipe(surrogate: Layers, explainer: Layers, learning_rate: float = 2e-4, v
 _ELU, _RELU, _DEEP = Layers(2, 128, "elu"), Layers(2, 128, "relu"), Layers(3, 128, "relu")
 
 TABLES = {
-    "census": Experiment(load_census, boosted_trees, _recipe(_ELU, _RELU, validation=100)),
-    "marketing": Experiment(load_marketing, neural_network, _recipe(_RELU, _DEEP)),
-    "bankruptcy": Experiment(load_bankruptcy, deep_trees, _recipe(_ELU, _RELU, learning_rate=1e-3)),
-    "news": Experiment(load_news, neural_network, _recipe(_RELU, _DEEP)),
+    "census": TableExperiment(load_census, boosted_trees, _recipe(_ELU, _RELU, validation=100)),
+    "marketing": TableExperiment(load_marketing, neural_network, _recipe(_RELU, _DEEP)),
+    "bankruptcy": TableExperiment(load_bankruptcy, deep_trees, _recipe(_ELU, _RELU, learning_rate=1e-3)),
+    "news": TableExperiment(load_news, neural_network, _recipe(_RELU, _DEEP)),
 }

@@ -47,6 +47,14 @@ def stable_text(value: Any) -> str:
     return type(value).__name__ if " at 0x" in text else text
 
 
+def same_outputs(before: Tensor, after: Tensor) -> bool:
+    """Return whether outputs for the same rows come from the same model.
+
+    Outputs are compared up to rounding, which depends on the number of threads.
+    """
+    return before.shape == after.shape and torch.allclose(before, after, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
 class Checkpoint:
     """Named states in a directory. Loading one never executes it.
 
@@ -103,14 +111,11 @@ class Checkpoint:
         return own
 
     def claim_outputs(self, y: Tensor) -> None:
-        """Tie the directory to a model, by its outputs for some rows.
-
-        Outputs are compared up to rounding, which depends on the number of threads.
-        """
+        """Tie the directory to a model, by its outputs for some rows."""
         known = self.load("model")
         if known is None:
             self.save("model", {"y": y.cpu()})
-        elif known["y"].shape != y.shape or not torch.allclose(known["y"], y.cpu(), rtol=1e-4, atol=1e-6):
+        elif not same_outputs(known["y"], y.cpu()):
             raise self.refusal()
 
     def refusal(self) -> TrainingError:

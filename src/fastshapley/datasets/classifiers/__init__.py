@@ -1,1 +1,1 @@
-"""Image classifiers with published weights, to try explanations on."""
+"""Image classifiers with published weights, as examples to explain."""

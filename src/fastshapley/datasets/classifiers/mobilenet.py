@@ -1,10 +1,10 @@
-"""MobileNetV2 without its batch norms, which are folded into the convolutions: small and fast at inference."""
+"""MobileNetV2 with its batch norms folded into the convolutions: small, and fast at inference."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-# of each group of blocks: how far the first convolution widens, channels, blocks, stride of the first block
+# For each group of blocks: the expansion of channels, the output channels, the blocks, the stride of the first.
 _GROUPS = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -17,9 +17,19 @@ _GROUPS = (
 
 
 class InvertedResidual(nn.Module):
-    """Widen, convolve each channel by itself, narrow: (n, inputs, h, w) to (n, outputs, h / stride, w / stride).
+    """Expand the channels, convolve each channel separately, and reduce the channels.
 
-    Where the shape stays the same, the input is added to the result.
+    The input is (n, inputs, h, w), the output (n, outputs, h / stride, w / stride). If both have the same shape,
+    the input is added to the output.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        The numbers of channels.
+    stride : int
+        The stride of the 3 x 3 convolution.
+    expansion : int
+        The factor by which the channels are expanded.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, expansion: int) -> None:
@@ -40,7 +50,13 @@ class InvertedResidual(nn.Module):
 
 
 class FoldedMobileNetV2(nn.Module):
-    """MobileNetV2: images (n, 3, h, w), standardised, to logits (n, classes)."""
+    """MobileNetV2, from standardised images (n, 3, h, w) to logits (n, classes).
+
+    Parameters
+    ----------
+    classes : int, default=1000
+        The number of classes.
+    """
 
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()

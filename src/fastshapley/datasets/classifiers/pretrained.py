@@ -1,4 +1,4 @@
-"""Image classifiers with published weights, which are at hand in a folder of data."""
+"""Load image classifiers with published weights from a data folder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fastshapley.datasets.image_loaders import IMAGENETTE_CLASSES
 from fastshapley.errors import FileFormatError, InputError
 
 _CIFAR = "https://github.com/akamaster/pytorch_resnet_cifar10/tree/master/pretrained_models"
-_ZOO = "https://github.com/onnx/models, its parameters as a state dict"
-# how each is built, the file of its weights, and where that is from
+_ZOO = "https://github.com/onnx/models (its parameters as a state dict)"
+# How to build each network, the file of its weights, and where the file comes from.
 _PUBLISHED: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "resnet20": (partial(CifarResNet, 20), "weights/resnet20-12fca82f.th", _CIFAR),
     "resnet56": (partial(CifarResNet, 56), "weights/resnet56-4bfd9763.th", _CIFAR),
@@ -28,10 +28,25 @@ _PUBLISHED: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
 
 
 def load_classifier(name: str) -> Normalized:
-    """A trained classifier, in evaluation mode: images (n, 3, h, w) of floats from 0 to 1 to logits (n, 10).
+    """Load a trained classifier.
 
-    ``"resnet20"`` and ``"resnet56"`` know CIFAR-10's classes, ``"mobilenet_v2"`` and ``"squeezenet"`` know
-    Imagenette's, which are ten of the 1000 that they were trained on.
+    Parameters
+    ----------
+    name : {"resnet20", "resnet56", "mobilenet_v2", "squeezenet"}
+        The first two classify CIFAR-10. The others classify Imagenette, whose ten classes are among the 1000
+        classes that they were trained on.
+
+    Returns
+    -------
+    Normalized
+        The network in evaluation mode, from images (n, 3, h, w) with values from 0 to 1 to logits (n, 10).
+
+    Raises
+    ------
+    FileNotFoundError
+        If the weights are not in a data folder.
+    FileFormatError
+        If the file does not hold these weights.
     """
     if name not in _PUBLISHED:
         raise InputError(f"name is {name!r}: use one of {', '.join(_PUBLISHED)}")
@@ -39,17 +54,19 @@ def load_classifier(name: str) -> Normalized:
     path = at_hand(file)
     if path is None:
         raise FileNotFoundError(
-            f"{file} is in none of {[str(folder) for folder in places()]}: put that file, from {page}, to "
+            f"{file} is in none of {[str(folder) for folder in places()]}: put the file from {page} to "
             f"{places()[0] / file}, or set FASTSHAPLEY_DATA to the folder that holds it"
         )
-    with torch.random.fork_rng(devices=[]):  # new networks draw weights, which the file's then replace
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # A new network draws random weights, which those of the file then replace.
         network = build()
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         weights = content.get("state_dict", content)
         network.load_state_dict({key.removeprefix("module."): weight for key, weight in weights.items()})
     except Exception as error:
-        raise FileFormatError(f"{path} has no weights of {name} ({error}): fetch it again") from error
+        raise FileFormatError(f"{path} does not hold the weights of {name} ({error}): download it again") from error
     if not isinstance(network, CifarResNet):
         network = Selected(network, [index for _, index in IMAGENETTE_CLASSES.values()])
     return Normalized(network).eval()

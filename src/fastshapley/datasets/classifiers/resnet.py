@@ -1,6 +1,6 @@
 """Residual networks for images, with the parameter names of the published weights.
 
-Each activation is a module that is used once: methods that hook activations (DeepLift) need to tell them apart.
+Each activation is a module that is used once, since methods that hook activations, such as DeepLift, need this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastshapley.errors import InputError
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut: (n, inputs, h, w) to (n, width, h / stride, w / stride)."""
+    """Two 3 x 3 convolutions and a shortcut: (n, inputs, h, w) to (n, width, h / stride, w / stride)."""
 
     expansion = 1
 
@@ -34,10 +34,10 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two 1x1, beside a shortcut.
+    """A 3 x 3 convolution between two 1 x 1 convolutions, and a shortcut.
 
-    (n, inputs, h, w) to (n, 4 width, h / stride, w / stride). The stride is that of the 3x3
-    convolution, as in the published weights, not of the first, as in the paper.
+    The input is (n, inputs, h, w), the output (n, 4 width, h / stride, w / stride). The 3 x 3 convolution has the
+    stride, as in the published weights, and not the first one, as in the paper.
     """
 
     expansion = 4
@@ -62,9 +62,23 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The ImageNet networks: images (n, 3, h, w), standardised, to logits (n, classes).
+    """The ResNet for ImageNet, from standardised images (n, 3, h, w) to logits (n, classes).
 
-    Four stages of ``layers`` blocks each; the names are torchvision's, so that its weights can be loaded.
+    The parameters have torchvision's names, so its weights can be loaded.
+
+    Parameters
+    ----------
+    block : type
+        `BasicBlock` or `Bottleneck`.
+    layers : sequence of int
+        The number of blocks of each of the four stages.
+    classes : int, default=1000
+        The number of classes.
+
+    Raises
+    ------
+    InputError
+        If ``layers`` does not have four positive numbers.
     """
 
     def __init__(
@@ -72,7 +86,7 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         if len(layers) != 4 or min(layers) < 1:
-            raise InputError(f"layers is {layers!r}: give the number of blocks of each of four stages")
+            raise InputError(f"layers is {layers!r}: pass the number of blocks of each of four stages")
         self.conv1 = _convolution(3, 64, 7, stride=2)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU()
@@ -91,26 +105,42 @@ class ResNet(nn.Module):
 
 
 def resnet18(classes: int = 1000) -> ResNet:
+    """Return a ResNet with 18 layers."""
     return ResNet(BasicBlock, (2, 2, 2, 2), classes)
 
 
 def resnet34(classes: int = 1000) -> ResNet:
+    """Return a ResNet with 34 layers."""
     return ResNet(BasicBlock, (3, 4, 6, 3), classes)
 
 
 def resnet50(classes: int = 1000) -> ResNet:
+    """Return a ResNet with 50 layers."""
     return ResNet(Bottleneck, (3, 4, 6, 3), classes)
 
 
 def resnet101(classes: int = 1000) -> ResNet:
+    """Return a ResNet with 101 layers."""
     return ResNet(Bottleneck, (3, 4, 23, 3), classes)
 
 
 class CifarResNet(nn.Module):
-    """The CIFAR-10 networks: images (n, 3, h, w), standardised, to logits (n, classes).
+    """The ResNet for CIFAR-10, from standardised images (n, 3, h, w) to logits (n, classes).
 
-    Three stages of basic blocks, of 16, 32 and 64 channels; the shortcuts between stages have no parameters. The
-    names are those of github.com/akamaster/pytorch_resnet_cifar10, so that its weights can be loaded.
+    Three stages of basic blocks have 16, 32 and 64 channels. The shortcuts between stages have no parameters. The
+    parameters have the names of github.com/akamaster/pytorch_resnet_cifar10, so its weights can be loaded.
+
+    Parameters
+    ----------
+    depth : int, default=20
+        The number of layers, 6 k + 2.
+    classes : int, default=10
+        The number of classes.
+
+    Raises
+    ------
+    InputError
+        If there is no network of this depth.
     """
 
     def __init__(self, depth: int = 20, classes: int = 10) -> None:
@@ -133,7 +163,7 @@ class CifarResNet(nn.Module):
 
 
 class Padding(nn.Module):
-    """A shortcut with no parameters: every other pixel, between ``margin`` channels of zeros on either side."""
+    """A shortcut without parameters: every other pixel, with ``margin`` channels of zeros on either side."""
 
     def __init__(self, margin: int) -> None:
         super().__init__()
@@ -157,7 +187,7 @@ def _stage(
     stride: int,
     shortcut: nn.Module | None = None,
 ) -> nn.Sequential:
-    """``count`` blocks, of which the first has the stride, and a shortcut that has weights unless one is given."""
+    """Return ``count`` blocks. The first has the stride, and a shortcut with weights unless one is given."""
     outputs = block.expansion * width
     if shortcut is None and (stride, inputs) == (1, outputs):
         shortcut = nn.Identity()

@@ -1,4 +1,4 @@
-"""SqueezeNet 1.1, an ImageNet classifier of 5 megabytes, with torchvision's parameter names."""
+"""SqueezeNet 1.1, an ImageNet classifier of 5 MB, with torchvision's parameter names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Fire(nn.Module):
-    """Squeeze to few channels, expand by 1x1 and by 3x3: (n, inputs, h, w) to (n, 2 expanded, h, w)."""
+    """Reduce the channels, then expand them by 1 x 1 and 3 x 3: (n, inputs, h, w) to (n, 2 expanded, h, w)."""
 
     def __init__(self, inputs: int, squeezed: int, expanded: int) -> None:
         super().__init__()
@@ -23,7 +23,13 @@ class Fire(nn.Module):
 
 
 class SqueezeNet(nn.Module):
-    """SqueezeNet 1.1: images (n, 3, h, w), standardised, to logits (n, classes), none of them negative."""
+    """SqueezeNet 1.1, from standardised images (n, 3, h, w) to logits (n, classes), which are not negative.
+
+    Parameters
+    ----------
+    classes : int, default=1000
+        The number of classes.
+    """
 
     def __init__(self, classes: int = 1000) -> None:
         super().__init__()

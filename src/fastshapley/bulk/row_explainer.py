@@ -1,0 +1,137 @@
+"""What a bulk job needs from a fitted explainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from fastshapley.bulk.arrow import encode, value_columns, value_names
+from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.table_schema import Schema
+from fastshapley.errors import InputError
+from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.value_functions.removal import Removal
+
+BATCH_ROWS = 1 << 15  # most rows that are held at a time
+_BATCH_ENTRIES = 1 << 21  # most inputs or values that are held at a time
+_MODEL_ROWS = 32  # rows whose outputs identify a model
+
+
+class RowExplainer(Protocol):
+    """A fitted explainer of rows; `fastshapley.FastSHAP` is one."""
+
+    @property
+    def schema_(self) -> Schema | ImageSchema:
+        """The data that the explainer was fitted to."""
+
+    @property
+    def player_names_(self) -> tuple[str, ...]:
+        """The names of the players."""
+
+    @property
+    def output_names_(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+
+    @property
+    def value_function_(self) -> Any:
+        """The game whose Shapley values the explainer returns."""
+
+    @property
+    def network_(self) -> ExplainerNetwork:
+        """The explainer network."""
+
+    @property
+    def normalize_(self) -> str:
+        """Whether values sum to grand minus null."""
+
+    def explain_encoded(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return values (n, players, outputs), base values and predictions (n, outputs) of encoded rows."""
+
+
+def table_schema(explainer: RowExplainer) -> Schema:
+    """Return the table that an explainer was fitted to.
+
+    Parameters
+    ----------
+    explainer : RowExplainer
+        A fitted explainer.
+
+    Returns
+    -------
+    Schema
+        Its table.
+
+    Raises
+    ------
+    InputError
+        If the explainer was fitted to images.
+    """
+    if not isinstance(explainer.schema_, Schema):
+        raise InputError(
+            "the explainer was fitted to images: files and datasets of rows need an explainer of a table"
+        )
+    return explainer.schema_
+
+
+def device_of(explainer: RowExplainer) -> torch.device:
+    """Return the device that holds the explainer network."""
+    return explainer.network_.scale.device
+
+
+def column_names(explainer: RowExplainer, outputs: Sequence[int]) -> list[str]:
+    """Return the names of the columns of `explain_columns`."""
+    return value_names(explainer.player_names_, [explainer.output_names_[k] for k in outputs])
+
+
+def explain_columns(
+    explainer: RowExplainer, features: Sequence[pa.Array], outputs: Sequence[int], where: str, unseen: set[str]
+) -> list[pa.Array]:
+    """Explain rows that are given as Arrow columns.
+
+    Parameters
+    ----------
+    explainer : RowExplainer
+        A fitted explainer.
+    features : sequence of pyarrow.Array
+        The features' columns, in the order of the schema.
+    outputs : sequence of int
+        The indices of the outputs to explain.
+    where : str
+        The name of the file, for error messages.
+    unseen : set of str
+        The function adds the names of columns with categories that were not seen at fit.
+
+    Returns
+    -------
+    list of pyarrow.Array
+        The columns of values, base values and predictions, float32.
+    """
+    x = encode(table_schema(explainer), features, where, unseen).to(device_of(explainer))
+    return value_columns(explainer.explain_encoded, x, explainer.value_function_.players, outputs)
+
+
+def batch_rows(explainer: RowExplainer) -> int:
+    """Return the number of rows to hold at a time."""
+    game = explainer.value_function_
+    per_row = max(game.players * game.outputs, len(table_schema(explainer).columns))
+    return max(1, min(BATCH_ROWS, _BATCH_ENTRIES // per_row))
+
+
+def weights_of(explainer: RowExplainer) -> list[Tensor]:
+    """Return the tensors that determine the values."""
+    game = explainer.value_function_
+    networks = [explainer.network_, getattr(game, "network_", None)]
+    weights = [tensor for network in networks if network is not None for tensor in network.state_dict().values()]
+    others = [getattr(game, name, None) for name in ("null", "rows_")]
+    return [*weights, *(tensor for tensor in others if isinstance(tensor, Tensor))]
+
+
+def sample_outputs(explainer: RowExplainer) -> list[Any] | None:
+    """Return the outputs of the model for a few rows, or None if values do not come from calls of the model."""
+    game = explainer.value_function_
+    called = isinstance(game, Removal) and game.model_ is not None
+    return game.predict(game.rows_[:_MODEL_ROWS]).tolist() if called else None

@@ -1,0 +1,56 @@
+"""Tests of what a bulk job asks of an explainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Exported
+
+from fastshapley import FastSHAP
+from fastshapley.errors import InputError
+
+pa = pytest.importorskip("pyarrow", reason="needs the bulk extra")
+
+from fastshapley.bulk.row_explainer import (  # noqa: E402
+    batch_rows,
+    column_names,
+    explain_columns,
+    sample_outputs,
+    table_schema,
+)
+
+
+def test_columns_of_values_are_those_of_the_explainer(exported: Exported) -> None:
+    explainer, X = exported.explainer, exported.X[:7]
+    table = pa.Table.from_pandas(X, preserve_index=False)
+    unseen: set[str] = set()
+    columns = explain_columns(explainer, [table[name] for name in X.columns], [1], "it", unseen)
+    names = column_names(explainer, [1])
+    assert names == [*(f"shap_{player}" for player in explainer.player_names_), "base_value", "prediction"]
+    values = explainer.shap_values(X)[..., 1]
+    found = np.stack([column.to_numpy() for column in columns[: values.shape[1]]], axis=1)
+    np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
+    assert unseen == set()
+
+
+def test_an_explainer_of_images_has_no_table(image_explainer: FastSHAP) -> None:
+    with pytest.raises(InputError, match="fitted to images"):
+        table_schema(image_explainer)
+
+
+def test_a_batch_has_fewer_rows_if_rows_have_many_values(exported: Exported) -> None:
+    class Wide:
+        schema_ = exported.explainer.schema_
+
+        class value_function_:
+            players, outputs = 1000, 1000
+
+    wide: Any = Wide()
+    assert batch_rows(wide) == (1 << 21) // 1_000_000
+    assert batch_rows(exported.explainer) == 1 << 15
+
+
+def test_a_surrogate_is_not_identified_by_calls_of_the_model(exported: Exported) -> None:
+    assert sample_outputs(exported.explainer) is None
