@@ -8,7 +8,8 @@ from fastshapley.version import __version__
 if TYPE_CHECKING:
     from fastshapley.data.players import Features, Groups, Superpixels
     from fastshapley.explainer import FastSHAP
-    from fastshapley.networks.convolutional import Backbone, UNet
+    from fastshapley.networks.backbone import Backbone
+    from fastshapley.networks.unet import UNet
     from fastshapley.training.loop import Training
     from fastshapley.training.recipes import Layers, Recipe, Targets
     from fastshapley.trust.report import Report
@@ -30,7 +31,7 @@ __all__ = [
 
 _MODULES = {
     "explainer": ("FastSHAP",),
-    "networks.convolutional": ("Backbone", "UNet"),
+    "networks": ("Backbone", "UNet"),
     "data.players": ("Features", "Groups", "Superpixels"),
     "training.recipes": ("Layers", "Recipe", "Targets"),
     "trust.report": ("Report",),

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from fastshapley.coalitions import pair_count
-from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.kinds import schema_of
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.players import Superpixels
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
@@ -122,12 +121,12 @@ class _Trial:
     """An explainer fitted for a short while; what its game, its network and its phases were found to be like."""
 
     def __init__(self, explainer: FastSHAP, X: Any, seconds: float) -> None:
-        schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
+        schema = schema_of(X, explainer.players)
         x = schema.encode(X).to(device_of(explainer))
         if len(x) == 0:
             raise InputError("X has no rows")
         players = len(players_of(explainer, schema))
-        self.rows, images = len(x), isinstance(schema, ImageSchema)
+        self.rows, images = len(x), schema.kind == "image"
         self.recipe = recipes.resolve(explainer.recipe, len(x), players, images=images)
         if self.recipe.targets is None or self.recipe.explainer.steps is None:
             raise InputError("advice is for recipes that say how much is done: leave recipe out")
@@ -144,7 +143,7 @@ class _Trial:
         self.model_pace = 0.0
         if explainer.model is not None:
             self.model_pace = ModelFunction(explainer.model, schema, self.x, explainer.logits).pace
-        with nullcontext() if images else one_thread():
+        with one_thread() if schema.suits_one_thread else nullcontext():
             self._look(players, seconds)
 
     def _look(self, players: int, seconds: float) -> None:
@@ -211,7 +210,7 @@ class _Trial:
     def tree(self) -> Way | None:
         """By TreeSHAP, if shap knows the model."""
         schema, model = self.fitted.schema_, self.fitted.model
-        if isinstance(schema, ImageSchema):
+        if not isinstance(schema, TableSchema):
             return None
         try:
             with warnings.catch_warnings():

@@ -12,24 +12,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastshapley.advice import Advice, advise
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.players import Features, Groups, Superpixels
 from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
-from fastshapley.explanation import Values, explanation, image_explanation, maps, squeeze
+from fastshapley.explanation import Values
 from fastshapley.export import file_format as persistence
 from fastshapley.export import onnx
 from fastshapley.fit.fitted import anchored, forward, refined, warn_of_gaps
 from fastshapley.fit.pipeline import Fitted, fit_explainer
 from fastshapley.fit.setup import check_labels
-from fastshapley.networks.convolutional import Backbone, UNet
+from fastshapley.networks.backbone import Backbone
+from fastshapley.networks.unet import UNet
 from fastshapley.sklearn_interface import Protocols
 from fastshapley.support.shap_import import shap
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe
 from fastshapley.trust.drift import Drift, check
-from fastshapley.value_functions.protocol import Link, grand_values
+from fastshapley.value_functions.links import Link
+from fastshapley.value_functions.protocol import grand_values
 
 if TYPE_CHECKING:
     from fastshapley.bulk.job import Explained
@@ -215,11 +216,7 @@ class FastSHAP(Protocols):
         found = Values(values, base, stderr, self.output_names_)
         if outputs is not None:
             found = found.chosen(outputs)
-        if isinstance(self.schema_, ImageSchema):
-            return image_explanation(x[:], found, self.partition_, upsample=upsample)
-        if upsample or not isinstance(x, Tensor):
-            raise InputError("upsample is for images, and the explainer was fitted to a table")
-        return explanation(x, found, self.schema_, self.partition_)
+        return self.schema_.explanation(x, found, self.partition_, upsample=upsample)
 
     def shap_values(
         self, X: Any, *, upsample: bool = False, nsamples: int | Literal["auto"] = "auto", silent: bool = False
@@ -236,11 +233,7 @@ class FastSHAP(Protocols):
         values, _ = forward(self, x)
         if nsamples != "auto":
             values, _ = refined(self, x[:], values, budget=nsamples, progress=self.progress and not silent)
-        if isinstance(self.schema_, ImageSchema):
-            return maps(values, self.partition_, upsample=upsample)
-        if upsample:
-            raise InputError("upsample is for images, and the explainer was fitted to a table")
-        return squeeze(values.cpu().numpy())
+        return self.schema_.shaped_values(values, self.partition_, upsample=upsample)
 
     def explain_to(
         self,

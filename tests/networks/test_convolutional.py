@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from fastshapley import Backbone, Superpixels, UNet
 from fastshapley.errors import InputError
-from fastshapley.networks.convolutional import MapsOf, MaskedImages, ToPlayers, resized
+from fastshapley.networks.image_maps import MapsOf, ToPlayers, resized
+from fastshapley.networks.surrogate_networks import MaskedImages
 from fastshapley.players import Partition
 
 SIZE = 8

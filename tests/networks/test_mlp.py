@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from problems import QUICK
 from torch import Tensor, nan, nn
 
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.fit.network import build_network
 from fastshapley.networks import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
-from fastshapley.networks.mlp import Activation
 from fastshapley.players import Partition
+from fastshapley.training.recipes import Activation
 from fastshapley.training.run import Run
 
 # a number, a constant, a category of 3, a number with gaps, a category of 2
@@ -394,7 +394,7 @@ def test_a_player_perceptron_can_be_exported(owner: list[int]) -> None:
 
 def body_of(own_units: int, owner: list[int], players: int, outputs: int = 1) -> nn.Module:
     """The body that a recipe gives a network for the rows, all columns taken as numbers."""
-    recipe, schema = replace(QUICK, own_units=own_units), Schema.of(np.zeros((3, 5)))
+    recipe, schema = replace(QUICK, own_units=own_units), TableSchema.of(np.zeros((3, 5)))
     partition = Partition(tuple(map(str, range(players))), tuple(owner))
     return build_network(ROWS, schema, Additive(players, outputs), partition, None, None, recipe, Run(seed=0)).body
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fastshapley import FastSHAP, Recipe, Targets, Training
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.estimators import Estimate
 from fastshapley.objective import normalize
 from fastshapley.players import Features
@@ -54,7 +54,7 @@ def test_the_truth_takes_what_the_model_may_be_called_with(
 ) -> None:
     """Twenty thousand rows, by time or by number, whatever the background; and most of them are used."""
     X = numbers(3000, columns)
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     x = schema.encode(X)
     model = ModelFunction(lambda rows: np.sin(rows).prod(1), schema, x[:10])
     game = Marginal(background).fit(Problem(model, x, x, Features().bind(schema.names)), Run(0))
@@ -66,7 +66,7 @@ def test_the_truth_takes_what_the_model_may_be_called_with(
 
 def test_no_time_gives_no_truth() -> None:
     X = numbers(100)
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     x = schema.encode(X)
     model = ModelFunction(lambda rows: rows[:, 0], schema, x[:10])
     game = Marginal(10).fit(Problem(model, x, x, Features().bind(schema.names)), Run(0))

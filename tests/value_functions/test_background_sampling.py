@@ -19,8 +19,9 @@ from torch import Tensor
 from fastshapley import Targets, Training
 from fastshapley.coalitions import enumerate_coalitions
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.estimators import exact
+from fastshapley.fit.background_values import background_values
 from fastshapley.metrics import relative_squared_error
 from fastshapley.players import Features, Groups
 from fastshapley.training.checkpoint import Checkpoint
@@ -38,14 +39,13 @@ from fastshapley.value_functions import (
     null_values,
 )
 from fastshapley.value_functions.background_sampling import (
+    SampledBackground,
     Thin,
-    Thinned,
-    background_values,
     can_be_thinned,
-    cost_of,
     thinning,
 )
-from fastshapley.value_functions.protocol import Link
+from fastshapley.value_functions.base_game import cost
+from fastshapley.value_functions.links import Link
 
 RUN = Run(seed=0)
 COLUMNS, BACKGROUND = 4, 12
@@ -69,7 +69,7 @@ def positive(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def task(model: Any, players: Features | Groups | None = None, link: Link = "identity") -> Problem:
     X = numbers(60, COLUMNS)
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     x = schema.encode(X)
     bound = (players or Features()).bind(schema.names)
     return Problem(ModelFunction(model, schema, x[:5]), x, x, bound, link)
@@ -109,7 +109,7 @@ def every(game: ValueFunction, rows: int) -> Tensor:
     return enumerate_coalitions(game.players).expand(rows, -1, -1)
 
 
-def repeats(game: Thinned, x: Tensor, count: int) -> Tensor:
+def repeats(game: SampledBackground, x: Tensor, count: int) -> Tensor:
     """All coalitions of one row, evaluated anew again and again: (count, coalitions, outputs)."""
     return evaluate(game, x.expand(count, -1), every(game, count))
 
@@ -139,7 +139,7 @@ GROUPS = Groups({"pair": [1, 3]})
 def test_a_thinned_game_is_the_game_on_average(players: Groups | None, kind: str, rows: int) -> None:
     """The mean of 4000 evaluations is within 4.5 standard errors, for each coalition and output."""
     game = game_of(curved, players)
-    thinned = Thinned(game, rows, generator(), added_of(game, kind))
+    thinned = SampledBackground(game, rows, generator(), added_of(game, kind))
     x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
     drawn = repeats(thinned, x, 4000)
     error = drawn.mean(0) - evaluate(game, x, every(game, 1))[0]
@@ -154,7 +154,7 @@ def test_the_noise_is_the_spread_over_background_rows(kind: str, rows: int) -> N
     game = game_of(curved)
     added = added_of(game, kind)
     x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
-    drawn = repeats(Thinned(game, rows, generator(), added), x, 4000)
+    drawn = repeats(SampledBackground(game, rows, generator(), added), x, 4000)
     expected = spread(game, x, added) / rows
     centred = drawn - drawn.mean(0)
     error = (centred.square().var(0) / 4000).sqrt()  # the standard error of the variance
@@ -163,7 +163,7 @@ def test_the_noise_is_the_spread_over_background_rows(kind: str, rows: int) -> N
 
 def test_the_whole_row_is_free_of_noise() -> None:
     game = game_of(curved)
-    thinned = Thinned(game, 1, generator(), added_of(game, "wrong"))
+    thinned = SampledBackground(game, 1, generator(), added_of(game, "wrong"))
     x = task(curved).x[:7]
     ones = torch.ones(7, 2, COLUMNS, dtype=torch.bool)
     torch.testing.assert_close(thinned(x, ones), game(x, ones))
@@ -178,7 +178,7 @@ def test_the_whole_row_is_free_of_noise() -> None:
 @pytest.mark.parametrize("rows", [1, 2])
 def test_an_additive_model_leaves_no_noise(players: Groups | None, rows: int) -> None:
     game = game_of(additive, players)
-    thinned = Thinned(game, rows, generator(), added_of(game, "right"))
+    thinned = SampledBackground(game, rows, generator(), added_of(game, "right"))
     x = task(additive).x[:20]
     torch.testing.assert_close(thinned(x, every(game, 20)), game(x, every(game, 20)), atol=1e-10, rtol=1e-10)
 
@@ -191,7 +191,7 @@ def test_of_a_small_interaction_only_its_own_noise_is_left() -> None:
             lambda rows: additive(rows) + size * (rows[:, [0]] * rows[:, [1]] + rows[:, [2]] * rows[:, [3]])
         )
         x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
-        drawn = repeats(Thinned(game, 1, generator(), added_of(game, kind)), x, 500)
+        drawn = repeats(SampledBackground(game, 1, generator(), added_of(game, kind)), x, 500)
         return drawn - evaluate(game, x, every(game, 1))
 
     small, twice, without = noise(0.05, "right"), noise(0.1, "right"), noise(0.05, "none")
@@ -205,8 +205,8 @@ def test_what_all_background_rows_add_alike_changes_nothing() -> None:
     x, s = task(curved).x[:5], every(game, 5)
     added = added_of(game, "wrong")
     assert added is not None
-    first = Thinned(game, 2, generator(), added)(x, s)
-    second = Thinned(game, 2, generator(), added + torch.tensor([5.0, -1.0, 100.0]))(x, s)
+    first = SampledBackground(game, 2, generator(), added)(x, s)
+    second = SampledBackground(game, 2, generator(), added + torch.tensor([5.0, -1.0, 100.0]))(x, s)
     torch.testing.assert_close(first, second)
 
 
@@ -216,8 +216,8 @@ def test_thinning_finds_what_background_rows_add(players: Groups | None) -> None
     for model, most in ((additive, 0.01), (curved, 0.6)):
         game = game_of(model, players)
         thin = thin_of(game, Targets(evaluations=10**6))
-        bare, better = Thinned(game, 1, generator()), thin(1, generator())
-        assert isinstance(better, Thinned)
+        bare, better = SampledBackground(game, 1, generator()), thin(1, generator())
+        assert isinstance(better, SampledBackground)
         assert better.added is not None
         assert better.added.shape == (BACKGROUND, game.players, game.outputs)
         x = task(model).x[:1]
@@ -235,9 +235,9 @@ def test_as_many_rows_as_the_background_is_the_game_itself() -> None:
     assert thin(BACKGROUND * every, generator()) is game
     assert thin((BACKGROUND + 1) * every, generator()) is game
     fewer = thin((BACKGROUND - 1) * every, generator())
-    assert isinstance(fewer, Thinned)
-    assert cost_of(fewer) == BACKGROUND - 1
-    assert cost_of(thin(every - 1, generator())) == cost_of(thin(1, generator())) == 1
+    assert isinstance(fewer, SampledBackground)
+    assert cost(fewer) == BACKGROUND - 1
+    assert cost(thin(every - 1, generator())) == cost(thin(1, generator())) == 1
 
 
 class Weighted(Marginal):
@@ -289,8 +289,8 @@ def test_games_that_stay_as_they_are(kind: str) -> None:
 def test_an_evaluation_calls_the_model_with_so_many_rows(rows: int, kind: str) -> None:
     """Also where a coalition comes again: it is drawn for anew."""
     game = game_of(curved)
-    thinned = Thinned(game, rows, generator(), added_of(game, kind))
-    assert cost_of(thinned) == rows
+    thinned = SampledBackground(game, rows, generator(), added_of(game, kind))
+    assert cost(thinned) == rows
     x = task(curved).x[:7]
     s = torch.rand(7, 11, COLUMNS, generator=generator()) < 0.5
     before = calls_of(game)
@@ -307,7 +307,7 @@ def test_looking_at_the_background_costs_a_twentieth_at_most(evaluations: int) -
     thin = thin_of(game, Targets(evaluations=evaluations))
     assert calls_of(game) - before <= 0.05 * evaluations + (2 * BACKGROUND if evaluations > 1000 else 0)
     thinned = thin(1, generator())
-    assert isinstance(thinned, Thinned)
+    assert isinstance(thinned, SampledBackground)
     assert (thinned.added is None) == (evaluations <= 1000) == (calls_of(game) == before)
 
 
@@ -316,7 +316,7 @@ def test_without_time_nothing_is_looked_at(run: Run) -> None:
     game = game_of(curved)
     before = calls_of(game)
     thinned = thin_of(game, Targets(seconds=120.0 if run is not RUN else 1e-12), run)(1, generator())
-    assert isinstance(thinned, Thinned)
+    assert isinstance(thinned, SampledBackground)
     assert thinned.added is None
     assert calls_of(game) == before
 
@@ -328,7 +328,7 @@ def test_without_time_nothing_is_looked_at(run: Run) -> None:
 def test_mixed_rows_are_built_in_chunks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same calls in all, the same game, and not more at once than there is memory for."""
     game = game_of(curved)
-    thinned = Thinned(game, 3, generator(), added_of(game, kind))
+    thinned = SampledBackground(game, 3, generator(), added_of(game, kind))
     x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
     sizes: list[int] = []
     predict = game.predict
@@ -350,7 +350,7 @@ def test_mixed_rows_are_built_in_chunks(kind: str, monkeypatch: pytest.MonkeyPat
 
 def test_a_row_at_a_time_if_need_be(monkeypatch: pytest.MonkeyPatch) -> None:
     game = game_of(additive)
-    thinned = Thinned(game, 2, generator(), added_of(game, "right"))
+    thinned = SampledBackground(game, 2, generator(), added_of(game, "right"))
     monkeypatch.setattr("fastshapley.value_functions.background_sampling.MEMORY", 1)
     x = task(additive).x[:20]
     torch.testing.assert_close(thinned(x, every(game, 20)), game(x, every(game, 20)), atol=1e-10, rtol=1e-10)
@@ -375,7 +375,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
 def test_an_evaluation_is_not_like_the_one_before() -> None:
     game = game_of(curved)
-    thinned = Thinned(game, 1, generator())
+    thinned = SampledBackground(game, 1, generator())
     x = task(curved).x[:9]
     assert not torch.equal(thinned(x, every(game, 9)), thinned(x, every(game, 9)))
 
@@ -387,8 +387,8 @@ def test_what_was_found_is_kept_with_unfinished_work(evaluations: int, tmp_path:
     before = calls_of(game)
     again = thin_of(game, Targets(evaluations=10**6), Run(0, Checkpoint(tmp_path)))(1, generator())
     assert calls_of(game) == before
-    assert isinstance(first, Thinned)
-    assert isinstance(again, Thinned)
+    assert isinstance(first, SampledBackground)
+    assert isinstance(again, SampledBackground)
     assert (first.added is None) == (again.added is None) == (evaluations == 100)
     x = task(curved).x[:9]
     assert torch.equal(first(x, every(game, 9)), again(x, every(game, 9)))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fastshapley.coalitions import enumerate_coalitions
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema, Table
+from fastshapley.data.table_schema import Table, TableSchema
 from fastshapley.errors import InputError, ModelError
 from fastshapley.estimators import exact
 from fastshapley.players import Features, Groups
@@ -37,7 +37,8 @@ from fastshapley.value_functions import (
     grand_values,
     null_values,
 )
-from fastshapley.value_functions.protocol import Link, apply_link
+from fastshapley.value_functions.base_game import GameContext
+from fastshapley.value_functions.links import Link, apply_link
 
 RUN = Run(seed=0)
 QUICK = (Training(steps=1200, batch_size=64, learning_rate=1e-2, schedule="cosine"),)
@@ -54,7 +55,7 @@ def one_thread() -> Iterator[None]:
 
 
 def problem(model: Any, X: Table, players: Features | Groups | None = None, link: Link = "identity") -> Problem:
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     x = schema.encode(X)
     return Problem(ModelFunction(model, schema, x), x, x, (players or Features()).bind(schema.names), link)
 
@@ -262,7 +263,8 @@ def test_missing_hides_by_gaps() -> None:
 
 def test_a_game_without_its_model_says_what_to_do(classifier: Any) -> None:
     game = Baseline().fit(problem(classifier, normal_frame()), RUN)
-    alone = Baseline().restore(None, game.rows_, game.schema_, game.partition_, game.link, game.null, game.scale)
+    context = GameContext(game.schema_, game.partition_, torch.device("cpu"))
+    alone = Baseline.restore(*game.describe(), context)
     assert torch.equal(null_values(alone, game.rows_), game.null[None])
     with pytest.raises(ModelError, match=r"load\(path, model=model\)"):
         grand_values(alone, game.rows_)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fastshapley.bulk.file_parts import GAPS, Files, Text, is_parquet
 from fastshapley.data.column import Column
-from fastshapley.data.table_schema import Schema, check_numbers, lacking
+from fastshapley.data.table_schema import TableSchema, check_numbers, lacking
 from fastshapley.errors import InputError
 from fastshapley.explanation import attribution_names
 
@@ -24,7 +24,7 @@ _EXACT = 1 << 53  # float64 holds every integer up to this
 
 
 def feature_columns(
-    schema: Schema, names: Sequence[str], keys: Sequence[str] | None, where: str, known: Sequence[str] = ()
+    schema: TableSchema, names: Sequence[str], keys: Sequence[str] | None, where: str, known: Sequence[str] = ()
 ) -> list[str]:
     """The columns of a file that are the features, in their order; the others may be ``keys``.
 
@@ -64,7 +64,9 @@ def _is_fraction(name: str) -> bool:
         return False
 
 
-def encode(schema: Schema, columns: Sequence[pa.Array | pa.ChunkedArray], where: str, unseen: set[str]) -> Tensor:
+def encode(
+    schema: TableSchema, columns: Sequence[pa.Array | pa.ChunkedArray], where: str, unseen: set[str]
+) -> Tensor:
     """Columns in the schema's order as a float64 tensor (rows, columns), as `Schema.encode` has a frame of them.
 
     Columns with categories that were not there at fit, which count as missing, are added to ``unseen``.
@@ -112,7 +114,7 @@ def _alike(kind: pa.DataType, plain: pa.DataType) -> bool:
     return pa.types.is_signed_integer(kind) or kind in (pa.uint8(), pa.uint16(), pa.uint32())
 
 
-def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: Schema) -> pa.DataType:
+def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: TableSchema) -> pa.DataType:
     """The type that holds what all files have in a column; text, if no other does.
 
     CSV has no types: what is copied from it is the text that stands there, or 007 would be 7, and another's.
@@ -131,7 +133,7 @@ def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: 
     return pa.string() if pa.types.is_null(kind) else kind
 
 
-def csv_reading(schema: Schema, features: Sequence[str], keys: Sequence[tuple[str, pa.DataType]]) -> Text:
+def csv_reading(schema: TableSchema, features: Sequence[str], keys: Sequence[tuple[str, pa.DataType]]) -> Text:
     """How a file is read if it is CSV: a category is no gap, whatever it says, and no text of a key is one."""
     types = dict(keys)
     gaps: dict[str, Sequence[str]] = {key: ("",) for key, _ in keys}

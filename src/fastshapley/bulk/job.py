@@ -28,13 +28,13 @@ from tqdm.auto import tqdm
 
 from fastshapley.bulk.arrow import csv_reading, encode, feature_columns, key_type, value_columns, value_names
 from fastshapley.bulk.file_parts import Files, Part, Text, find_files, find_parts, locate, read_part, stamp_of
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError, PartError
 from fastshapley.explanation import chosen_outputs
 from fastshapley.fit.targets import available_threads
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import one_thread
-from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions.base_game import called_model
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -194,7 +194,7 @@ def prepare(
 ) -> Run:
     """Look at the files, and claim the folder for what is to be made of them: nothing is explained yet."""
     schema = explainer.schema_
-    if not isinstance(schema, Schema):
+    if not isinstance(schema, TableSchema):
         raise InputError("the explainer was fitted to images: files of rows are for tables")
     if part_rows < 1:
         raise InputError(f"part_rows is {part_rows}: use 1 or more")
@@ -242,7 +242,7 @@ def values_of(
     explainer: FastSHAP, features: Sequence[pa.Array], outputs: Sequence[int], where: str, unseen: set[str]
 ) -> list[pa.Array]:
     """The columns of `value_names` for the features' columns."""
-    assert isinstance(explainer.schema_, Schema)
+    assert isinstance(explainer.schema_, TableSchema)
     x = encode(explainer.schema_, features, where, unseen).to(explainer.network_.scale.device)
     return value_columns(explainer.explain_encoded, x, explainer.value_function_.players, outputs)
 
@@ -250,7 +250,7 @@ def values_of(
 def batch_rows(explainer: FastSHAP) -> int:
     """How many rows are held at once."""
     game = explainer.value_function_
-    each = max(game.players * game.outputs, len(explainer.schema_.columns))  # type: ignore[union-attr]
+    each = max(game.players * game.outputs, len(explainer.schema_.columns))  # type: ignore[attr-defined]
     return max(1, min(_MOST, _ENTRIES // each))
 
 
@@ -345,7 +345,7 @@ def _tensors(explainer: FastSHAP) -> list[Tensor]:
 def _answers(explainer: FastSHAP) -> Any:
     """A model's outputs for a few rows, if values come from it: up to rounding, they tell it from another."""
     game = explainer.value_function_
-    called = isinstance(game, Removal) and game.model_ is not None
+    called = called_model(game) is not None
     return game.predict(game.rows_[:_ASKED]).tolist() if called else None
 
 

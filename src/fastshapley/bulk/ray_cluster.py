@@ -29,10 +29,10 @@ from fastshapley.bulk.arrow import feature_columns, value_names
 from fastshapley.bulk.file_parts import GAPS, Files, Part, is_parquet
 from fastshapley.bulk.job import PART_ROWS, Explained, Job, batch_rows, prepare, values_of
 from fastshapley.bulk.training_rows import as_frame, common_types, file_types
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError, ModelError, PartError, TrainingError
 from fastshapley.explanation import chosen_outputs
-from fastshapley.networks.convolutional import Backbone
+from fastshapley.networks.backbone import Backbone
 from fastshapley.support.atomic_files import write_text
 from fastshapley.support.optional import require
 
@@ -117,7 +117,7 @@ def explain(
     explainer._check_fitted()
     if not isinstance(dataset, ray.data.Dataset):
         raise InputError(f"dataset is a {type(dataset).__name__}: pass a ray.data.Dataset, or files to explain_to")
-    if not isinstance(explainer.schema_, Schema):
+    if not isinstance(explainer.schema_, TableSchema):
         raise InputError("the explainer was fitted to images: a dataset of rows is for tables")
     names = dataset.columns() or []
     features = feature_columns(explainer.schema_, names, keys, "dataset")

@@ -10,10 +10,9 @@ from torch import Tensor
 from fastshapley.data.model_adapter import ModelFunction
 from fastshapley.errors import InputError
 from fastshapley.training.recipes import Recipe
-from fastshapley.value_functions import BaseGame, Surrogate, ValueFunction
 from fastshapley.value_functions.background_sampling import can_be_thinned
-from fastshapley.value_functions.protocol import cost
-from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions.base_game import called_model, calls_model, cost, is_surrogate
+from fastshapley.value_functions.protocol import ValueFunction
 
 _TRAINING, _REPORT = 0.65, 0.15  # of the evaluations; the others choose the best epoch, or are nulls and grands
 _LABELS = 20  # outputs of the model, for a surrogate
@@ -47,9 +46,10 @@ class Budget:
 
     def counting(self, game: ValueFunction) -> Budget:
         """The budget that also counts the calls of a game's own model, if it was given fitted."""
-        if not isinstance(game, Removal) or game.model_ is None or game.model_ in dict(self.counted):
+        model = called_model(game)
+        if model is None or model in dict(self.counted):
             return self
-        return replace(self, counted=(*self.counted, (game.model_, game.model_.evaluations)))
+        return replace(self, counted=(*self.counted, (model, model.evaluations)))
 
     def reserve(self, x: Tensor) -> int:
         """How many of the rows ``x`` to leave evaluations for: a quarter of them at most."""
@@ -57,19 +57,19 @@ class Budget:
 
     def for_report(self, game: ValueFunction) -> float:
         """How many evaluations the report may take."""
-        if self.evaluations is None or isinstance(game, Surrogate):
+        if self.evaluations is None or is_surrogate(game):
             return math.inf
-        return self.left() if isinstance(game, BaseGame) else _REPORT * self.evaluations
+        return self.left() if calls_model(game) else _REPORT * self.evaluations
 
     def for_errors(self, game: ValueFunction) -> float:
         """How many evaluations may be spent on learning how far values are off."""
-        if self.evaluations is None or isinstance(game, Surrogate):
+        if self.evaluations is None or is_surrogate(game):
             return math.inf
-        return self.left() / 2 if isinstance(game, BaseGame) else 0.0
+        return self.left() / 2 if calls_model(game) else 0.0
 
     def bound(self, recipe: Recipe, game: ValueFunction) -> Recipe:
         """The recipe with no more evaluations than are left."""
-        if self.evaluations is None or isinstance(game, Surrogate) or game.players == 1:
+        if self.evaluations is None or is_surrogate(game) or game.players == 1:
             return recipe
         if recipe.targets is None:
             raise InputError(

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction, given_outputs, trial_rows
+from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import require_table
 from fastshapley.errors import InputError
 from fastshapley.estimators.model_correction import Shortfall, corrected
 from fastshapley.estimators.refinement import Prior, refine
 from fastshapley.explanation import taken_up
-from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
+from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.support.shap_import import shap
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import seed_of
-from fastshapley.value_functions import BaseGame, Surrogate
-from fastshapley.value_functions.protocol import apply_link, grand_values, null_values
-from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions import Surrogate
+from fastshapley.value_functions.base_game import calls_model, link_of
+from fastshapley.value_functions.links import apply_link
+from fastshapley.value_functions.protocol import grand_values, null_values
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -34,13 +35,9 @@ logger = logging.getLogger(__name__)
 _BATCH, _ENTRIES = 8192, 1 << 22  # rows explained in one forward pass, and their values or inputs, at most
 
 
-def warn_of_gaps(schema: Schema | ImageSchema, network: ExplainerNetwork, x: Rows) -> None:
+def warn_of_gaps(schema: Schema, network: ExplainerNetwork, x: Rows) -> None:
     """Of columns that had none when the network was built, which cannot tell them from the mean."""
-    if not isinstance(schema, Schema) or not isinstance(network.encoder, TableEncoder):
-        return
-    known = {*network.encoder.flags.tolist(), *network.encoder.codes.tolist()}
-    names = [schema.names[j] for j in x[:].isnan().any(0).nonzero()[:, 0].tolist() if j not in known]
-    if names:
+    if names := schema.new_gaps(x, network.known_gaps):
         logger.warning(
             "columns %s have gaps, and had none at fit: they count as the mean; fit anew to learn them", names
         )
@@ -121,7 +118,7 @@ def anchored(
     if (background is None) != (calls is None):
         raise InputError("background and calls go together: pass both, or neither")
     nothing = torch.zeros_like(values)
-    if isinstance(game, Removal):
+    if calls_model(game):
         return values, base, nothing  # the game is the model's own
     if not isinstance(game, Surrogate):
         raise InputError("anchor='model' is for a surrogate's game; one of your own knows its model's output")
@@ -129,15 +126,14 @@ def anchored(
     total, base = model_outputs(explainer, x, predictions) - null, null.expand(len(values), -1)
     if calls is None or len(x) == 0:
         return normalize(values, total), base, nothing
-    if isinstance(explainer.schema_, ImageSchema):
-        raise InputError("background and calls are for tables, and the explainer was fitted to images")
+    schema = require_table(explainer.schema_, "background and calls are")
     if explainer.model is None:
         raise InputError("calls need the model itself: pass it to FastSHAP.load")
-    rows = explainer.schema_.encode(background, "background").to(x.device)
+    rows = schema.encode(background, "background").to(x.device)
     if len(rows) == 0:
         raise InputError("background has no rows")
     generator = torch.Generator(x.device).manual_seed(seed_of(explainer.random_state))
-    missed = Shortfall(_model_function(explainer, x), game, rows, explainer.schema_.discrete, generator)
+    missed = Shortfall(_model_function(explainer, x), game, rows, schema.discrete, generator)
     values, added = corrected(missed, x[:], values, total, calls)
     return values, base, added
 
@@ -150,7 +146,7 @@ def model_outputs(explainer: FastSHAP, x: Rows, predictions: Any = None) -> Tens
     if predictions is None:
         return _model_function(explainer, x)(x)
     y = given_outputs(predictions, len(x), game.outputs, logits=explainer.logits).to(x.device)
-    return apply_link(game.link if isinstance(game, BaseGame) else "identity", y)
+    return apply_link(link_of(game), y)
 
 
 def _model_function(explainer: FastSHAP, x: Rows) -> Callable[[Rows], Tensor]:
@@ -159,4 +155,4 @@ def _model_function(explainer: FastSHAP, x: Rows) -> Callable[[Rows], Tensor]:
         raise InputError("this needs the model: pass it to FastSHAP.load, or its outputs for X as predictions=")
     function = ModelFunction(explainer.model, explainer.schema_, trial_rows(x), explainer.logits)
     game = explainer.value_function_
-    return lambda rows: apply_link(game.link if isinstance(game, BaseGame) else "identity", function(rows))
+    return lambda rows: apply_link(link_of(game), function(rows))

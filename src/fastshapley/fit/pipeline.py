@@ -10,35 +10,34 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from sklearn.base import clone
 
-from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.kinds import schema_of
 from fastshapley.data.model_adapter import ModelFunction, trial_rows
-from fastshapley.data.players import Partition, Superpixels
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.players import Partition
+from fastshapley.data.schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.fit.budget import Budget, check_budget
 from fastshapley.fit.fitted import warn_of_gaps
 from fastshapley.fit.network import build_network, fit_network
 from fastshapley.fit.setup import (
-    NAMED,
     check_parameters,
     device_of,
     hold_out,
-    is_fitted,
     mention_one_hot,
     players_of,
     start_run,
 )
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.training import recipes
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.run import Clock, Run, Timing, one_thread
 from fastshapley.trust.drift import Reference
 from fastshapley.trust.error_bars import Errors, fit_errors
 from fastshapley.trust.report import ROWS, Report, measure_network
-from fastshapley.value_functions import BaseGame, Missing, Problem, Removal, Surrogate, ValueFunction
+from fastshapley.value_functions import BaseGame, Problem, ValueFunction
 from fastshapley.value_functions.background_sampling import can_be_thinned
+from fastshapley.value_functions.base_game import is_fitted
+from fastshapley.value_functions.registry import new_game
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -55,7 +54,7 @@ _ERRORS = 0.5  # of that
 class Fitted:
     """All that a fit leaves behind, and a file holds."""
 
-    schema: Schema | ImageSchema
+    schema: Schema
     partition: Partition
     game: ValueFunction
     network: ExplainerNetwork
@@ -91,15 +90,15 @@ def fit_explainer(
     given = explainer.value_function_ if update else explainer.value_function
     check_parameters(explainer, given)
     before = explainer.network_ if update else None
-    schema: Schema | ImageSchema
+    schema: Schema
     if update:
         schema = explainer.schema_
     elif isinstance(given, BaseGame) and is_fitted(given):
         schema = given.schema_  # codes of categories mean the same to a game fitted before as to this explainer
     else:
-        schema = ImageSchema.of(X) if isinstance(explainer.players, Superpixels) else Schema.of(X)
-        schema = schema.agreed(processes)
-    images = isinstance(schema, ImageSchema)
+        schema = schema_of(X, explainer.players)
+        schema = schema.agreed(processes.everyone(schema))
+    images = schema.kind == "image"
     x = schema.encode(X).to(device_of(explainer) if before is None else before.scale.device)
     x_val = None if X_val is None else schema.encode(X_val, "X_val").to(x.device)
     for argument, rows in (("X", x), ("X_val", x_val)):
@@ -122,7 +121,7 @@ def fit_explainer(
     allowed = explainer.evaluation_budget
     budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))
     x_report = x_report[:]
-    with nullcontext() if images else one_thread():  # convolutions have work for all
+    with one_thread() if schema.suits_one_thread else nullcontext():
         game: ValueFunction = given
         if model is not None:
             calls = budget.left() - budget.reserve(x_report)
@@ -204,17 +203,13 @@ def fit_explainer(
 def _fit_game(given: Any, problem: Problem, run: Run, *, update: bool) -> ValueFunction:
     """The game of the problem's model: fitted, updated, or as it was given."""
     if not is_fitted(given):
-        new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
-        if not isinstance(new, Surrogate) and run.processes.size > 1:  # all play with the same background
+        new = new_game(given)
+        if not new.fits_together and run.processes.size > 1:  # all play with the same background
             problem, run = replace(problem, x=run.processes.gather(problem.x, _SEEN)), run.alone()
         return new.fit(problem, run)
-    if update and isinstance(given, Surrogate):
+    if update and isinstance(given, BaseGame):
         assert problem.recipe is not None
-        return given.update(replace(problem, link=given.link, recipe=recipes.continued(problem.recipe)), run)
-    if update and isinstance(given, Removal) and not (isinstance(given, Missing) and given.model is not None):
-        if problem.model.outputs != given.outputs:
-            raise InputError(f"the model gives {problem.model.outputs} outputs, and gave {given.outputs}: fit anew")
-        return copy.copy(given).assemble(problem.model, given.rows_, problem.players, given.link)
+        return given.update(replace(problem, recipe=recipes.continued(problem.recipe)), run)
     game: ValueFunction = given
     return game
 

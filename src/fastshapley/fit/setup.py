@@ -13,19 +13,19 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fastshapley.data import one_hot
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction, trial_rows
-from fastshapley.data.players import Features, Groups, Partition, Superpixels
+from fastshapley.data.players import Partition, Players
+from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows, Stream, some
-from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint, fingerprint, stable_text
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.run import Run, seed_of
-from fastshapley.value_functions import BaseGame, Baseline, Marginal, Surrogate
-from fastshapley.value_functions.protocol import LINKS
+from fastshapley.value_functions import BaseGame
+from fastshapley.value_functions.base_game import is_fitted, weights_of
+from fastshapley.value_functions.links import LINKS
+from fastshapley.value_functions.registry import SHORT_NAMES
 
 if TYPE_CHECKING:
     from fastshapley.explainer import FastSHAP
@@ -36,7 +36,6 @@ HELD_OUT = 0.2  # of the rows, when no validation rows are given
 _BUILT = ("value_function", "players", "network")  # which are other objects after a file was loaded
 _LEFT_OUT = 100  # rows of each process that may be others when a processes goes on
 _SHOWN = 5  # one-hot columns that are mentioned by name
-NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
 
 
 def check_parameters(explainer: FastSHAP, game: Any) -> None:
@@ -47,14 +46,14 @@ def check_parameters(explainer: FastSHAP, game: Any) -> None:
         raise ValueError(f"link is {explainer.link!r}: use one of {LINKS}")
     if not isinstance(explainer.penalty, float | int | np.number) or not explainer.penalty >= 0:
         raise ValueError(f"penalty is {explainer.penalty!r}: use a number that is not negative")
-    if not isinstance(explainer.players, Features | Groups | Superpixels | None):
+    if not isinstance(explainer.players, Players | None):
         raise ValueError(
             f"players is {explainer.players!r}: use Groups({{'name': [columns]}}), Features() or "
             "Superpixels(grid=14)"
         )
-    if not (game in NAMED if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)):
+    if not (game in SHORT_NAMES if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)):
         raise ValueError(
-            f"value_function is {game!r}: use one of {sorted(NAMED)}, an instance of a class in "
+            f"value_function is {game!r}: use one of {sorted(SHORT_NAMES)}, an instance of a class in "
             "fastshapley.value_functions, or an object with players, outputs and __call__(x, s)"
         )
     if explainer.model is None and not is_fitted(game):
@@ -101,7 +100,7 @@ def device_of(explainer: FastSHAP) -> torch.device:
 
 def start_run(
     explainer: FastSHAP,
-    schema: Schema | ImageSchema,
+    schema: Schema,
     x: Rows,
     x_val: Rows | None,
     model: ModelFunction | None,
@@ -126,9 +125,9 @@ def start_run(
         }
         seen = [part[:16] if isinstance(part, Stream) else part for part in (x, x_val)]
         sizes = [None if part is None else len(part) for part in (x, x_val)]
-        weights = [] if before is None else list(before.state_dict().values())
-        if before is not None and isinstance(explainer.value_function_, Surrogate):
-            weights += explainer.value_function_.network_.state_dict().values()
+        weights = []
+        if before is not None:
+            weights = [*before.state_dict().values(), *weights_of(explainer.value_function_)]
         if processes.size > 1:
             key = fingerprint(schema, settings, *weights)
             seed = processes.share(lambda: store.claim(key, seed_of(explainer.random_state)))
@@ -170,19 +169,12 @@ def _claim_together(store: Checkpoint, processes: ProcessGroup, x: Rows, model: 
         raise store.refusal()
 
 
-def players_of(explainer: FastSHAP, schema: Schema | ImageSchema) -> Partition:
+def players_of(explainer: FastSHAP, schema: Schema) -> Partition:
     """The players: as asked for, or as a game that is given fitted has them."""
     game, players = explainer.value_function, explainer.players
-    images = isinstance(schema, ImageSchema)
-    if players is not None and images != isinstance(players, Superpixels):
-        kind = "images" if images else "a table"
-        raise InputError(f"players is {players!r}, but the value function was fitted to {kind}")
-    if isinstance(players, Superpixels):
-        partition = players.bind_image(schema.shape)  # type: ignore[union-attr]
-    elif isinstance(schema, ImageSchema):
-        partition = game.partition_
-    else:
-        partition = (players or Features()).bind(schema.names)
+    if players is None and isinstance(game, BaseGame) and is_fitted(game):
+        return game.partition_
+    partition = schema.bind(players)
     if not is_fitted(game):
         return partition
     if isinstance(game, BaseGame):
@@ -199,28 +191,17 @@ def players_of(explainer: FastSHAP, schema: Schema | ImageSchema) -> Partition:
     return own
 
 
-def mention_one_hot(explainer: FastSHAP, schema: Schema | ImageSchema, x: Rows) -> None:
+def mention_one_hot(explainer: FastSHAP, schema: Schema, x: Rows) -> None:
     """Say, in one line, which columns look one-hot encoded where each is a player because none were asked for."""
-    if explainer.players is not None or is_fitted(explainer.value_function) or not isinstance(schema, Schema):
+    if explainer.players is not None or is_fitted(explainer.value_function):
         return
-    if schema.container != "frame":
-        return
-    numbers = [j for j, column in enumerate(schema.columns) if column.categories is None]
-    held = np.asfortranarray(x[:][:, numbers].cpu().numpy())  # it is read column by column
-    found = one_hot.recognised([schema.names[j] for j in numbers], held, others=schema.names)
-    if found:
+    if found := schema.one_hot_groups(x):
         shown = [f"{name!r} ({len(columns)} columns)" for name, columns in found.items()]
         logger.warning(
             "X has one-hot columns, each of which is a player now: %s. With players=Groups.from_one_hot(X) each of "
             "these is one player; with players=Features() this is not mentioned.",
             ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""),
         )
-
-
-def is_fitted(value_function: Any) -> bool:
-    if isinstance(value_function, type):
-        return False
-    return hasattr(value_function, "players") and hasattr(value_function, "outputs")
 
 
 def hold_out(x: Rows, run: Run, share: float = HELD_OUT, most: float = math.inf) -> tuple[Rows, Rows]:

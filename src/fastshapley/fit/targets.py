@@ -21,15 +21,9 @@ from fastshapley.estimators.kernel import leverage_values
 from fastshapley.objective import coalition_loss
 from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run, Timing
-from fastshapley.value_functions.background_sampling import Thin, cost_of
-from fastshapley.value_functions.protocol import (
-    BaseGame,
-    ValueFunction,
-    evaluate,
-    grand_values,
-    null_values,
-    total_values,
-)
+from fastshapley.value_functions.background_sampling import Thin
+from fastshapley.value_functions.base_game import cost, is_concurrent
+from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values, total_values
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +81,7 @@ def prepare_examination(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str
             parts.append((total, s, worth))
             done += len(part)
         total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
-        pace = clock.elapsed() / (s[..., 0].numel() * cost_of(game))
+        pace = clock.elapsed() / (s[..., 0].numel() * cost(game))
         saved = {"total": total, "s": s, "worth": worth, "pace": pace}
         run.checkpoint.save(name, saved)
     total, s, worth = (saved[name].to(x.device) for name in ("total", "s", "worth"))
@@ -151,7 +145,7 @@ def _most_rows(value_function: ValueFunction, recipe: Recipe) -> int:
     """With a budget of evaluations, validation takes a tenth of it at most."""
     if recipe.targets is None:
         return recipe.validation_rows
-    affordable = recipe.targets.evaluations // (10 * cost_of(value_function) * recipe.validation_coalitions)
+    affordable = recipe.targets.evaluations // (10 * cost(value_function) * recipe.validation_coalitions)
     return min(recipe.validation_rows, max(1, affordable))
 
 
@@ -182,7 +176,7 @@ def _plan(thin: Thin, players: int, options: Targets, few: int, pace: float, row
         affordable = int(min(options.evaluations, seconds / max(pace, 1e-12)))
 
         def plan(wanted: int, *, targets: bool) -> _Plan:
-            each = cost_of(thin(wanted, run.generator("plan")))
+            each = cost(thin(wanted, run.generator("plan")))
             calls = each * (min(wanted, 1 << players) if targets else wanted)
             return _Plan(max(1, affordable // calls), wanted, calls, targets)
 
@@ -273,7 +267,7 @@ def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> G
 
 def available_threads(value_function: ValueFunction, device: torch.device, most: int = _THREADS) -> int:
     """A network of ours is evaluated on every processor; a model of the user's is called by one thread."""
-    if device.type != "cpu" or not (isinstance(value_function, BaseGame) and value_function.concurrent):
+    if device.type != "cpu" or not is_concurrent(value_function):
         return 1
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(most, available)

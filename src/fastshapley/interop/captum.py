@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.support.optional import require
 from fastshapley.value_functions.protocol import grand_values, null_values
@@ -93,7 +93,7 @@ class FastShap(captum.Attribution):
 
     def _encode(self, inputs: Inputs) -> Tensor:
         given, schema = _only(inputs), self.explainer.schema_
-        if isinstance(schema, ImageSchema) or not schema.categorical:
+        if not isinstance(schema, TableSchema) or not schema.categorical:
             encoded: Tensor = self.explainer._encode(given)[:]
             return encoded
         x = given.detach().double()

@@ -16,10 +16,10 @@ from torch import nn
 
 from fastshapley.data.column import Column
 from fastshapley.data.image_schema import ImageSchema
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema, require_table
 from fastshapley.errors import FileFormatError, InputError, ModelError
 from fastshapley.explainer import FastSHAP
-from fastshapley.networks.convolutional import Backbone
+from fastshapley.networks.backbone import Backbone
 from fastshapley.support.optional import require
 from fastshapley.version import __version__
 
@@ -116,7 +116,7 @@ class Served:
     def _with_keys(self, rows: Any) -> Any:
         """Rows whose columns are called as at ``fit``: numbers, of which MLflow makes texts."""
         schema = self.explainer.schema_
-        if not isinstance(rows, pd.DataFrame) or isinstance(schema, ImageSchema) or schema.container != "frame":
+        if not isinstance(rows, pd.DataFrame) or not isinstance(schema, TableSchema) or schema.container != "frame":
             return rows
         return rows.rename(columns={column.name: column.key for column in schema.columns})
 
@@ -175,12 +175,13 @@ def _signature(explainer: FastSHAP) -> Any:
     if isinstance(schema, ImageSchema):
         inputs = types.Schema([types.TensorSpec(np.dtype(np.float32), (-1, *schema.shape))])
     else:
-        inputs = types.Schema([_spec(column, schema) for column in schema.columns])
+        table = require_table(schema, "signatures are")
+        inputs = types.Schema([_spec(column, table) for column in table.columns])
     names = value_names(explainer.player_names_, explainer.output_names_)
     return mlflow.models.ModelSignature(inputs, types.Schema([types.ColSpec("double", name) for name in names]))
 
 
-def _spec(column: Column, schema: Schema) -> Any:
+def _spec(column: Column, schema: TableSchema) -> Any:
     """A column in MLflow's words; one whose values have no type there, such as categories, is of any."""
     types = mlflow.types
     if column.categories is not None and column.dtype != "category":

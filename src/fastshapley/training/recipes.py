@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from fastshapley.networks.mlp import Activation
 from fastshapley.training.loop import Training
 
+Activation = Literal["relu", "elu", "silu"]
 _FEW = 2000  # rows
 _MANY = 32  # players
 _CONTINUED, _SLOWER = 0.5, 0.5  # of the work, and of the rate, for networks that have learnt before

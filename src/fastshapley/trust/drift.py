@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.image_schema import channel_statistics
 from fastshapley.data.stream import Rows, some
 from fastshapley.errors import InputError
 from fastshapley.fit.fitted import forward, model_outputs
-from fastshapley.value_functions import Surrogate
+from fastshapley.value_functions.base_game import is_surrogate
 from fastshapley.value_functions.protocol import grand_values
 
 if TYPE_CHECKING:
@@ -131,14 +131,9 @@ class Drift:
 def check(explainer: FastSHAP, x: Tensor, predictions: Any) -> Drift:
     """What has become of the encoded rows, or images, and of the model, since an explainer was fitted."""
     game = explainer.value_function_
-    if isinstance(explainer.schema_, ImageSchema):
-        channels = range(x.shape[1])
-        names = [f"{what} of channel {c}" for what in ("mean", "spread") for c in channels]
-        discrete = [False] * len(names)
-    else:
-        names, discrete = list(explainer.schema_.names), list(explainer.schema_.discrete)
+    names, discrete = explainer.schema_.summary_names, explainer.schema_.summary_discrete
     gaps = None
-    if isinstance(game, Surrogate) and len(x) and (predictions is not None or explainer.model is not None):
+    if is_surrogate(game) and len(x) and (predictions is not None or explainer.model is not None):
         gaps = (grand_values(game, x) - model_outputs(explainer, x, predictions)).square().sum(1).sqrt()
     ratio = None
     if explainer.errors_ is not None and len(x):
@@ -180,10 +175,7 @@ def compare(
 
 def summarised(x: Tensor) -> Tensor:
     """Rows of a table as they are; of images (n, channels, height, width), each channel's mean and spread."""
-    if x.ndim == 2:
-        return x
-    pixels = x.flatten(2)
-    return torch.cat([pixels.mean(2), pixels.std(2)], dim=1)
+    return x if x.ndim == 2 else channel_statistics(x)
 
 
 def _column(then: Array, now: Array, *, discrete: bool) -> tuple[float, float]:

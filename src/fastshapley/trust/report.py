@@ -23,13 +23,13 @@ from fastshapley.estimators.exact import MAX_PLAYERS
 from fastshapley.estimators.residuals import residuals
 from fastshapley.fit.budget import Budget
 from fastshapley.metrics import r2
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.training.run import Run
 from fastshapley.trust.error_bars import Errors, explained
-from fastshapley.value_functions.protocol import BaseGame, ValueFunction, apply_link, cost, evaluate, null_values
-from fastshapley.value_functions.removal import Removal
-from fastshapley.value_functions.surrogate import Surrogate
+from fastshapley.value_functions.base_game import cost, is_game_of, is_surrogate, link_of
+from fastshapley.value_functions.links import apply_link
+from fastshapley.value_functions.protocol import ValueFunction, evaluate, null_values
 
 logger = logging.getLogger(__name__)
 
@@ -198,18 +198,18 @@ def measure_network(
     if not normalized and game.players > 1:
         phi = raw
     report = measure(phi.cpu().numpy(), truth, how, stderr=stderr, held_out=held_out)
-    if isinstance(game, Removal) and game.model_ is model:
+    if is_game_of(game, model):
         return replace(report, fidelity=1.0, surrogate_error=0.0), nothing  # the game is the model
     some = int(min(budget.left(), len(rows)))
     if model is None or model.outputs != game.outputs or not some:
         return report, nothing
     grand = (total + null_values(game, rows))[:some]
-    y = apply_link(game.link if isinstance(game, BaseGame) else "identity", model(rows[:some])).to(grand)
+    y = apply_link(link_of(game), model(rows[:some])).to(grand)
     gaps = (grand - y).square().sum(1)
     report = replace(
         report,
         fidelity=r2(grand.cpu().numpy(), y.cpu().numpy()),
-        fidelity_by_size=_by_size(game, rows[:some], y, run) if isinstance(game, Surrogate) else None,
+        fidelity_by_size=_by_size(game, rows[:some], y, run) if is_surrogate(game) else None,
         surrogate_error=float(gaps.mean()),
     )
     return report, gaps.sqrt()
