@@ -138,7 +138,10 @@ DATASETS: dict[str, tuple[Any, str]] = {
     "of batches": (Items(IMAGES[None]), r"is of shape \(20, 3, 4, 6\): the Dataset must return tensors"),
     "of numbers": (Items(make=lambda _, number: number), "is a int: the Dataset must return tensors"),
     "of text": (Items(make=lambda _, number: f"{number}.png"), "is a str: the Dataset must return tensors"),
-    "of dictionaries": (Items(make=lambda image, _: {"image": image}), "is a dict: the Dataset must return tensors"),
+    "of dictionaries": (
+        Items(make=lambda image, _: {"image": image}),
+        "is a dict: the Dataset must return",
+    ),
     "label first": (Items(make=lambda image, number: (number, image)), "is a int: .*, or tuples that start"),
 }
 
