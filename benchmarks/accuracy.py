@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fastshapley import FastSHAP, metrics
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.datasets import Split
 from fastshapley.estimators import exact, kernel
 from fastshapley.fit.network import NetworkProblem, build_network, fit_network
@@ -68,7 +68,7 @@ def prepare(name: str, results: dict[str, Any]) -> Table:
     experiment = TABLES[name]
     data = experiment.load()
     model = experiment.train(data)
-    schema = Schema.of(data.X_train)
+    schema = TableSchema.of(data.X_train)
     x, x_val, x_test = (schema.encode(X) for X in (data.X_train, data.X_val, data.X_test[:ROWS]))
     players = data.players.bind(schema.names)
 

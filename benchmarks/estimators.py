@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fastshapley import metrics
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.datasets import Split, load_bankruptcy, load_census
 from fastshapley.estimators import exact, kernel
 from fastshapley.metrics import evaluations_to_match as match
@@ -91,7 +91,7 @@ class Timed:
 
 def surrogate(data: Split, model: Any, rows: int) -> tuple[Surrogate, Tensor]:
     """The default recipe's surrogate of a model, and the first test rows."""
-    schema = Schema.of(data.X_train)
+    schema = TableSchema.of(data.X_train)
     x, x_val = schema.encode(data.X_train), schema.encode(data.X_val)
     problem = Problem(ModelFunction(model, schema, x), x, x_val, data.players.bind(schema.names))
     with one_thread():

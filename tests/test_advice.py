@@ -18,7 +18,7 @@ from small_images import explainer as image_explainer
 
 from fastshapley import FastSHAP, Groups, Recipe, Targets, Training
 from fastshapley.advice import Advice, TrialInputs, Way, quiet_logger, run_trial
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.fit.fitted import Fitted
 
@@ -161,7 +161,7 @@ def test_a_trial_measures_without_warnings(caplog: pytest.LogCaptureFixture) -> 
         short = FastSHAP(smooth, recipe=recipe, time_budget=seconds, random_state=0, progress=False)
         return short.fit(X).fitted_
 
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     inputs = TrialInputs(smooth, False, schema, schema.encode(X), RECIPE, fit)
     logger = logging.getLogger("fastshapley")
     before = logger.level

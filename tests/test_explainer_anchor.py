@@ -90,7 +90,7 @@ def test_a_game_of_the_model_is_anchored_already(forest: RandomForestRegressor) 
     [
         ({"anchor": "truth"}, "anchor is 'truth': use 'game', or 'model'"),
         ({"predictions": np.zeros(5)}, "predictions, background and calls are for anchor='model'"),
-        ({"anchor": "model", "predictions": np.zeros((5, 3))}, "predictions has 3 outputs a row"),
+        ({"anchor": "model", "predictions": np.zeros((5, 3))}, "predictions has 3 outputs per row"),
         ({"anchor": "model", "predictions": np.zeros(4)}, r"predictions is not .* shape \(4,\) for 5 rows"),
         ({"anchor": "model", "predictions": np.full(5, np.nan)}, "predictions has values that are not finite"),
     ],

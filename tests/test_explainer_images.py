@@ -35,7 +35,8 @@ from torch.utils.data import DataLoader
 
 from fastshapley import Backbone, FastSHAP, Superpixels, UNet
 from fastshapley.errors import FileFormatError, InputError
-from fastshapley.networks.convolutional import BackboneMaps, UNetMaps
+from fastshapley.networks.backbone import BackboneMaps
+from fastshapley.networks.unet import UNetMaps
 from fastshapley.value_functions import Baseline, Marginal, Missing, Surrogate, grand_values
 from fastshapley.value_functions import background_sampling as thinning
 
@@ -215,7 +216,7 @@ class TestGames:
         np.testing.assert_allclose(fitted(X[:1]).base_values, by_hand, rtol=1e-5)
 
     def test_pixels_do_not_go_missing(self) -> None:
-        with pytest.raises(InputError, match=r"a pixel does not go missing: use Baseline\(\)"):
+        with pytest.raises(InputError, match=r"pixels cannot be missing: use Baseline\(\)"):
             explainer(value_function=Missing()).fit(X)
 
     @pytest.mark.parametrize("outputs", [1, 2, 3])
@@ -499,7 +500,7 @@ class TestContainersAndSeeds:
 
         monkeypatch.setattr(game, "predict", counting)
         monkeypatch.setattr(thinning, "MEMORY", 100 * 8 * 64)
-        thinned = thinning.Thinned(game, 2, torch.Generator().manual_seed(0))
+        thinned = thinning.SampledBackground(game, 2, torch.Generator().manual_seed(0))
         thinned(X[:40], torch.ones(40, 20, 4, dtype=torch.bool))
         assert max(sizes) <= 100
 

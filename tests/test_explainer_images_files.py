@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import fastshapley.training.checkpoint
 from fastshapley import Backbone, FastSHAP, Superpixels, UNet
 from fastshapley.errors import FileFormatError, ModelError, TrainingError
-from fastshapley.networks.convolutional import UNetMaps
+from fastshapley.networks.unet import UNetMaps
 from fastshapley.training.checkpoint import Checkpoint
 from fastshapley.training.run import one_thread
 from fastshapley.value_functions import Marginal

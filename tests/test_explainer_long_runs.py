@@ -78,7 +78,7 @@ class TestLongRuns:
                 explainer(model, **options).fit(X, checkpoint=tmp_path)
 
     def test_what_a_slow_model_has_answered_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastshapley.value_functions.surrogate._KEPT", 0.05)
+        monkeypatch.setattr("fastshapley.value_functions.labels.SAVE_SECONDS", 0.05)
         X = numbers()
         calls: list[int] = []
 

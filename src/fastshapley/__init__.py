@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from fastshapley.bulk.job import Explained
     from fastshapley.data.players import Features, Groups, Superpixels
     from fastshapley.explainer import FastSHAP
-    from fastshapley.networks.convolutional import Backbone, UNet
+    from fastshapley.networks.backbone import Backbone
+    from fastshapley.networks.unet import UNet
     from fastshapley.training.loop import Training
     from fastshapley.training.recipes import Layers, Recipe, Targets
     from fastshapley.training.recipes import default as default_recipe

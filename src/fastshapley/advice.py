@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from fastshapley.coalitions import pair_count
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction
+from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel
 from fastshapley.estimators.exact import MAX_PLAYERS
 from fastshapley.estimators.kernel import sampling_variance
 from fastshapley.estimators.residuals import Residuals, residuals
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.support.shap_import import shap
 from fastshapley.training import recipes
 from fastshapley.training.recipes import Recipe
@@ -204,7 +204,7 @@ class TrialInputs:
 
     model: Any
     logits: bool
-    schema: Schema | ImageSchema
+    schema: Schema
     x: Rows
     recipe: Recipe
     fit: Callable[[Recipe, float], FittedTrial]
@@ -319,7 +319,7 @@ def run_trial(inputs: TrialInputs, seconds: float) -> Trial:
     model_pace = 0.0
     if inputs.model is not None:
         model_pace = ModelFunction(inputs.model, inputs.schema, x, inputs.logits).pace
-    with nullcontext() if isinstance(inputs.schema, ImageSchema) else one_thread():
+    with one_thread() if inputs.schema.suits_one_thread else nullcontext():
         _, first_seconds, _ = _timed_estimate(game, x[:1])
         x = x[: max(2, int(ESTIMATE_SHARE * seconds / first_seconds))]
         estimate, estimate_seconds, budget = _timed_estimate(game, x)
@@ -416,7 +416,7 @@ def amortised_way(trial: Trial, target: float) -> Way:
 def tree_way(trial: Trial) -> Way | None:
     """Return the way of TreeSHAP; None if shap does not support the model."""
     schema = trial.inputs.schema
-    if isinstance(schema, ImageSchema):
+    if not isinstance(schema, TableSchema):
         return None
     try:
         with warnings.catch_warnings():

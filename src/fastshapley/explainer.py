@@ -13,29 +13,29 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastshapley.advice import Advice, TrialInputs, Workload, advise, shown_settings
-from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.kinds import schema_of
 from fastshapley.data.players import Features, Groups, Superpixels
 from fastshapley.data.stream import Rows
-from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explain.anchoring import Anchor, ModelOutputs, anchor_values
 from fastshapley.explain.correction import Correction, correct
-from fastshapley.explanation import Values, explanation, image_explanation, maps, squeeze
+from fastshapley.explanation import Values
 from fastshapley.export import file_format, onnx
 from fastshapley.fit import pipeline
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.settings import Settings
 from fastshapley.fit.setup import FitData, check_labels, players_of
-from fastshapley.networks.convolutional import Backbone, UNet
+from fastshapley.networks import Backbone, UNet
 from fastshapley.sklearn_interface import SklearnInterface
 from fastshapley.support.shap_import import shap
 from fastshapley.training.checkpoint import Checkpoint
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe, resolve
-from fastshapley.trust.drift import Drift, compare, image_summary_names, summarised
-from fastshapley.value_functions import Surrogate
-from fastshapley.value_functions.protocol import Link, grand_values
+from fastshapley.trust.drift import Drift, compare
+from fastshapley.value_functions.base_game import is_surrogate
+from fastshapley.value_functions.links import Link
+from fastshapley.value_functions.protocol import grand_values
 
 if TYPE_CHECKING:
     from fastshapley.bulk.job import Explained
@@ -214,7 +214,8 @@ class FastSHAP(SklearnInterface):
         if type(X).__module__.startswith("ray.data"):
             from fastshapley.bulk import ray_fit
 
-            return ray_fit.fit(self, X, X_val, scaling, checkpoint)
+            where = checkpoint.directory if isinstance(checkpoint, Checkpoint) else checkpoint
+            return ray_fit.fit(self, X, X_val, scaling, where)
         if scaling not in (None, "torchrun"):
             raise InputError(f"scaling is {scaling!r}, but X is not a ray.data.Dataset: use 'torchrun', or None")
         processes = ProcessGroup(together=scaling is not None)
@@ -334,11 +335,7 @@ class FastSHAP(SklearnInterface):
         found = Values(values, base, stderr, self.output_names_)
         if outputs is not None:
             found = found.chosen(outputs)
-        if isinstance(self.schema_, ImageSchema):
-            return image_explanation(x[:], found, self.partition_, upsample=upsample)
-        if upsample or not isinstance(x, Tensor):
-            raise InputError("upsample is for images, but the explainer was fitted to a table")
-        return explanation(x, found, self.schema_, self.partition_)
+        return self.schema_.explanation(x, found, self.partition_, upsample=upsample)
 
     def shap_values(
         self, X: Any, *, upsample: bool = False, nsamples: int | Literal["auto"] = "auto", silent: bool = False
@@ -369,11 +366,7 @@ class FastSHAP(SklearnInterface):
         if nsamples != "auto":
             correction = Correction(nsamples, random_state=self.random_state, progress=self.progress and not silent)
             values, _ = correct(self.fitted_, x[:], values, correction)
-        if isinstance(self.schema_, ImageSchema):
-            return maps(values, self.partition_, upsample=upsample)
-        if upsample:
-            raise InputError("upsample is for images, but the explainer was fitted to a table")
-        return squeeze(values.cpu().numpy())
+        return self.schema_.shaped_values(values, self.partition_, upsample=upsample)
 
     def explain_to(
         self,
@@ -467,20 +460,18 @@ class FastSHAP(SklearnInterface):
             ``print`` shows it in words, ``.plot()`` draws the columns that differ most.
         """
         x, fitted = self._encode(X)[:], self.fitted_
-        if isinstance(fitted.schema, ImageSchema):
-            names = image_summary_names(x.shape[1])
-            discrete: Sequence[bool] = [False] * len(names)
-        else:
-            names, discrete = list(fitted.schema.names), fitted.schema.discrete
+        schema = fitted.schema
         gaps = None
-        if isinstance(fitted.game, Surrogate) and len(x) and (predictions is not None or self.model is not None):
+        if is_surrogate(fitted.game) and len(x) and (predictions is not None or self.model is not None):
             outputs = self._model_outputs()(x, predictions)
             gaps = (grand_values(fitted.game, x) - outputs).square().sum(1).sqrt()
         ratio = None
         if fitted.errors is not None and len(x):
             expected = fitted.errors.expected(x, fitted.forward(x)[0])
             ratio = float(expected / fitted.errors.head.expected.clamp(min=1e-300))
-        return compare(fitted.reference, summarised(x), names, discrete, gaps, ratio)
+        return compare(
+            fitted.reference, schema.summarise(x), schema.summary_names, schema.summary_discrete, gaps, ratio
+        )
 
     @classmethod
     def advise(
@@ -509,11 +500,9 @@ class FastSHAP(SklearnInterface):
             ``print`` shows it as a table.
         """
         workload, whole = Workload(rows, error, seconds), cls(model, **settings)
-        images = isinstance(whole.players, Superpixels)
-        schema = ImageSchema.of(X) if images else Schema.of(X)
-        wanted = whole._settings()
+        schema, wanted = schema_of(X, whole.players), whole._settings()
         x = schema.encode(X).to(wanted.resolved_device())
-        recipe = resolve(whole.recipe, len(x), len(players_of(wanted, schema)), images=images)
+        recipe = resolve(whole.recipe, len(x), len(players_of(wanted, schema)), images=schema.kind == "image")
 
         def fit(recipe: Recipe, seconds: float) -> Fitted:
             short = replace(wanted, recipe=recipe, time_budget=seconds, progress=False)
@@ -525,7 +514,7 @@ class FastSHAP(SklearnInterface):
     def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
         """Write the explainer to one file, atomically, or to a binary stream. The user's model is not in it."""
         self._check_fitted()
-        file_format.save(self, path)
+        file_format.save(self.fitted_, self._settings(), path)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the explainer as one ONNX graph: from encoded ``rows`` to ``shap_values``, and more.
@@ -537,7 +526,7 @@ class FastSHAP(SklearnInterface):
         checked against torch before it is written.
         """
         self._check_fitted()
-        onnx.export(self, path)
+        onnx.export(self.fitted_, path)
 
     @classmethod
     def load(
@@ -569,7 +558,9 @@ class FastSHAP(SklearnInterface):
         -------
         FastSHAP
         """
-        return file_format.load(cls, path, model, network, value_function, device)
+        given = file_format.GivenObjects(model, network, value_function, device)
+        settings, fitted = file_format.load(path, given)
+        return cls(**vars(settings))._keep(fitted)
 
     def explain_encoded(self, x: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Explain encoded rows: see `Fitted.explain_encoded`."""

@@ -1,30 +1,49 @@
-"""Values as a `shap.Explanation`, with the user's own names and data."""
+"""Values as a `shap.Explanation`, and in the shapes that shap's users know."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastshapley.data.column import Column
-from fastshapley.data.players import Partition
-from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.support.shap_import import shap
 
 
+class PixelOwners(Protocol):
+    """What `maps` needs to know about the players of images; `Partition` has it."""
+
+    @property
+    def owner(self) -> tuple[int, ...]: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def grid(self) -> tuple[int, int] | None: ...
+
+
 @dataclass(frozen=True)
 class Values:
-    """Values of rows (n, players, outputs), base values (n, outputs), and the values' standard errors, if known.
+    """The values of some rows.
 
-    ``names`` are the outputs', (outputs,), or (n, outputs) if each row has outputs of its own. With ``squeezed``,
-    a single output has no axis, and no name.
+    Attributes
+    ----------
+    values : Tensor
+        Shapley values (n, players, outputs).
+    base : Tensor
+        Base values (n, outputs).
+    stderr : Tensor or None
+        The standard errors of the values, if they are known.
+    names : sequence of str or ndarray
+        The names of the outputs, (outputs,), or (n, outputs) if each row has outputs of its own.
+    squeezed : bool
+        Whether a single output has no axis and no name.
     """
 
     values: Tensor
@@ -34,7 +53,14 @@ class Values:
     squeezed: bool = True
 
     def chosen(self, outputs: Any) -> Values:
-        """The values of some outputs, by number or name, or by what a chain of shap's makes of a row's."""
+        """Return the values of some outputs.
+
+        Parameters
+        ----------
+        outputs : sequence of str or int, or shap.utils.OpChain
+            The outputs by name or by position, or an operation such as ``shap.Explanation.argsort.flip[:3]`` that
+            is applied to the outputs of each row.
+        """
         if isinstance(outputs, shap.utils.OpChain):
             totals = (self.base + self.values.sum(1)).cpu().numpy()
             rows = [outputs.apply(shap.Explanation(row)).values for row in totals]
@@ -49,9 +75,17 @@ class Values:
         return Values(self.values.gather(2, each), self.base.gather(1, index), stderr, names, squeezed=False)
 
     def explanation(self, show: Callable[[Tensor], NDArray[np.float64]], **more: Any) -> shap.Explanation:
-        """A `shap.Explanation`; ``show`` puts values where they lie, with the outputs in the last axis."""
+        """Return a `shap.Explanation`.
+
+        Parameters
+        ----------
+        show : callable
+            Arranges values (n, players, outputs) as the data are arranged, with the outputs in the last axis.
+        **more : object
+            Further arguments of `shap.Explanation`.
+        """
         shaped, names = (squeeze if self.squeezed else np.asarray), np.array(self.names)
-        named = names if names.ndim == 2 else names.tolist()  # a list of all rows', an array of each row's own
+        named = names if names.ndim == 2 else names.tolist()  # an array if each row has its own
         return shap.Explanation(
             values=shaped(show(self.values)),
             base_values=shaped(self.base.cpu().numpy()),
@@ -61,32 +95,23 @@ class Values:
         )
 
 
-def explanation(x: Tensor, found: Values, schema: Schema, players: Partition) -> shap.Explanation:
-    """The explanation of encoded rows ``x``.
-
-    ``data`` holds numbers, so that plots can colour by them; where some players stand for categories or for several
-    columns, ``display_data`` holds what a person should read: words for these, and the numbers of the others.
-    """
-    data, display = _data(x.cpu().numpy(), schema, players)
-    names = list(players.names)
-    return found.explanation(lambda v: v.cpu().numpy(), data=data, display_data=display, feature_names=names)
-
-
-def image_explanation(x: Tensor, found: Values, players: Partition, *, upsample: bool) -> shap.Explanation:
-    """The explanation of images ``x`` (n, channels, height, width).
-
-    Images have their channels last, as plots have them, and lie between 0 and 1: others are scaled to that.
-    """
-    data = x.movedim(1, -1).cpu().numpy()
-    if len(data) and (data.min() < 0 or data.max() > 1):
-        data = (data - data.min()) / max(float(data.max() - data.min()), 1e-12)
-    upsample = upsample or players.grid is None
-    return found.explanation(lambda v: maps(v, players, upsample=upsample)[..., None, :], data=data)
-
-
 def chosen_outputs(names: Sequence[str], outputs: Sequence[str | int] | None) -> tuple[int, ...]:
-    """The numbers of the outputs that are wanted, by default all: given by name, or by number.
+    """Return the positions of the chosen outputs.
 
+    Parameters
+    ----------
+    names : sequence of str
+        The names of all outputs.
+    outputs : sequence of str or int, or None
+        The chosen outputs by name or by position; None for all.
+
+    Raises
+    ------
+    InputError
+        If ``outputs`` names an unknown output, none, or one twice.
+
+    Examples
+    --------
     >>> chosen_outputs(["no", "perhaps", "yes"], ["yes", 0])
     (2, 0)
     """
@@ -104,10 +129,23 @@ def chosen_outputs(names: Sequence[str], outputs: Sequence[str | int] | None) ->
     return chosen
 
 
-def maps(values: Tensor, players: Partition, *, upsample: bool) -> NDArray[np.float64]:
-    """Values (n, players, outputs) where they lie: (n, rows, columns, outputs) on a grid.
+def maps(values: Tensor, players: PixelOwners, *, upsample: bool) -> NDArray[np.float64]:
+    """Return values as maps.
 
-    With ``upsample`` (n, height, width, outputs), a player's value shared out among its pixels.
+    Parameters
+    ----------
+    values : Tensor
+        Values (n, players, outputs).
+    players : PixelOwners
+        The players of the images.
+    upsample : bool
+        Whether each player's value is divided equally among its pixels.
+
+    Returns
+    -------
+    ndarray
+        (n, height, width, outputs) with ``upsample``; without it (n, rows, columns, outputs) for a grid, and
+        (n, players, outputs) for segments.
     """
     array: NDArray[np.float64] = values.cpu().numpy()
     if upsample:
@@ -117,18 +155,31 @@ def maps(values: Tensor, players: Partition, *, upsample: bool) -> NDArray[np.fl
 
 
 def taken_up(start: shap.Explanation, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The values of an explanation and their variances, (n, players, outputs) each, as ``values`` are."""
+    """Return the values of an earlier explanation and their variances, (n, players, outputs) each.
+
+    Parameters
+    ----------
+    start : shap.Explanation
+        An explanation of the same rows with standard errors.
+    values : Tensor
+        The network's values of these rows, (n, players, outputs).
+
+    Raises
+    ------
+    InputError
+        If ``start`` has no standard errors, another shape, or values with another sum.
+    """
     if start.error_std is None:
         raise InputError("start has no error_std: pass an explanation made with errors=True, a budget or a tol")
     if np.size(start.values) != values.numel() or len(start.values) != len(values):
         raise InputError(
-            f"start has values of shape {np.shape(start.values)}, which are not {tuple(values.shape)}: pass one of "
-            "the same rows, as it came (not upsampled, and of all outputs)"
+            f"start has values of shape {np.shape(start.values)}, but {tuple(values.shape)} is expected: pass an "
+            "explanation of the same rows with all outputs, not upsampled"
         )
     total = np.reshape(start.values, values.shape).sum(1)
     if not np.allclose(total, values.sum(1).cpu().numpy(), atol=1e-4 * (1 + np.abs(total).max(initial=0))):
         raise InputError(
-            "start has values that sum to something else: pass one of the same rows, with anchor='game'"
+            "start has values that sum to something else: pass an explanation of the same rows, with anchor='game'"
         )
     found, stderr = (
         torch.as_tensor(np.reshape(a, values.shape)).to(values) for a in (start.values, start.error_std)
@@ -137,8 +188,19 @@ def taken_up(start: shap.Explanation, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attribution_names(players: Sequence[str], outputs: Sequence[str], others: Sequence[str] = ()) -> list[str]:
-    """The names of columns with the values of all players, then ``others``, each for all outputs.
+    """Return the names of columns with the values of all players, then of ``others``, each for all outputs.
 
+    Parameters
+    ----------
+    players : sequence of str
+        The names of the players.
+    outputs : sequence of str
+        The names of the outputs; a single one does not appear in the result.
+    others : sequence of str
+        The names of further columns, such as base values.
+
+    Examples
+    --------
     >>> attribution_names(["age", "job"], ["rich"])
     ['shap_age', 'shap_job']
     >>> attribution_names(["age"], ["no", "yes"])
@@ -149,56 +211,5 @@ def attribution_names(players: Sequence[str], outputs: Sequence[str], others: Se
 
 
 def squeeze(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """As shap has it: no axis for a single output."""
+    """Return values without the axis of a single output, as shap does."""
     return values[..., 0] if values.shape[-1] == 1 else values
-
-
-def _data(
-    x: NDArray[np.float64], schema: Schema, players: Partition
-) -> tuple[NDArray[np.float64] | None, NDArray[np.object_] | None]:
-    if not players.owner:
-        return None, None  # players of a game of the user's own, which are not columns
-    if len(players) == len(players.owner) and not schema.categorical:
-        return x, None
-    data, display = np.empty((len(x), len(players))), np.empty((len(x), len(players)), dtype=object)
-    for player in range(len(players)):
-        members = players.members(player)
-        part = x[:, members]
-        # of several columns, the number of the largest: for one-hot columns, of the category
-        data[:, player] = part[:, 0] if len(members) == 1 else np.nan_to_num(part, nan=-np.inf).argmax(1)
-        columns = [schema.columns[m] for m in members]
-        # plots take a column for one of names if it holds text
-        plain = len(columns) == 1 and columns[0].categories is None and not columns[0].discrete
-        display[:, player] = part[:, 0] if plain else _texts(columns, part)
-    return data, display
-
-
-def _texts(columns: Sequence[Column], part: NDArray[np.float64]) -> NDArray[np.str_]:
-    """What a person reads for each row of some columns; each distinct row is put into words once."""
-    if len(part) == 0:
-        return np.empty(0, dtype=np.str_)
-    part = np.nan_to_num(part, nan=np.inf)
-    if len(columns) == 1:
-        where, cells = pd.factorize(part[:, 0])  # by hashing: far quicker than sorting
-        distinct = np.asarray(cells)[:, None]
-    else:
-        distinct, where = np.unique(part, axis=0, return_inverse=True)
-    return np.array([_text(columns, row) for row in distinct], dtype=np.str_)[where.reshape(-1)]
-
-
-def _text(columns: Sequence[Column], row: NDArray[np.float64]) -> str:
-    if len(columns) == 1:
-        return _cell(columns[0], row[0])
-    if all(column.categories is None for column in columns) and set(row) <= {0.0, 1.0}:  # one-hot or flags
-        shown = [column.name for column, value in zip(columns, row, strict=True) if value]
-    else:
-        shown = [f"{column.name}={_cell(column, value)}" for column, value in zip(columns, row, strict=True)]
-    return ", ".join(shown[:3]) + (", ..." if len(shown) > 3 else "") or "none"
-
-
-def _cell(column: Column, value: float) -> str:
-    if value == np.inf:  # how `_texts` has a gap
-        return "missing"
-    if column.categories is not None:
-        return str(column.categories[int(value)])
-    return str(bool(value)) if column.discrete else f"{value:.6g}"

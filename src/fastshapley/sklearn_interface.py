@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.explanation import attribution_names, squeeze
 
@@ -29,7 +29,7 @@ class SklearnInterface(TransformerMixin, BaseEstimator):
     """The part of `FastSHAP` that scikit-learn and shap use."""
 
     masker = None  # an attribute of shap's explainers: here the value function says what absence means
-    schema_: Schema | ImageSchema
+    schema_: Schema
     value_function_: Any
     player_names_: tuple[str, ...]
     output_names_: tuple[str, ...]
@@ -138,9 +138,9 @@ class SklearnInterface(TransformerMixin, BaseEstimator):
         if not hasattr(self, "network_"):
             raise NotFittedError("this FastSHAP is not fitted: call fit(X) first")
 
-    def _table_schema(self) -> Schema:
+    def _table_schema(self) -> TableSchema:
         self._check_fitted()
-        if isinstance(self.schema_, ImageSchema):
+        if not isinstance(self.schema_, TableSchema):
             raise _NoTableError(
                 "this is for tables, but the explainer was fitted to images: use shap_values, which returns maps"
             )

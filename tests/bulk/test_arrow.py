@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 
 pa = pytest.importorskip("pyarrow", reason="needs the bulk extra")
@@ -25,7 +25,7 @@ from fastshapley.bulk.arrow import csv_reading, encode, feature_columns, value_c
 NAN = float("nan")
 
 
-def same(frame: pd.DataFrame, schema: Schema, columns: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def same(frame: pd.DataFrame, schema: TableSchema, columns: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     """Whether columns are encoded as the frame is, and what is unseen in them is told as it is of the frame."""
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="fastshapley"):
@@ -73,7 +73,7 @@ KINDS: dict[str, Any] = {
 @pytest.mark.parametrize("values", KINDS.values(), ids=KINDS.keys())
 def test_a_column_is_encoded_as_that_of_a_frame(values: Any, caplog: pytest.LogCaptureFixture) -> None:
     frame = pd.DataFrame({"before": np.ones(len(values)), "column": values})
-    same(frame, Schema.of(frame), columns_of(frame), caplog)
+    same(frame, TableSchema.of(frame), columns_of(frame), caplog)
 
 
 words = st.sampled_from(["a", "b", "NA", "", "ä", "1"])
@@ -93,7 +93,7 @@ values_of_kinds = st.one_of(
 @given(fitted=values_of_kinds, later=values_of_kinds)
 def test_any_column_of_the_kind_that_was_fitted(fitted: Any, later: Any) -> None:
     """Or of another kind, if a frame of that is taken too: categories that it does not know are gaps."""
-    schema = Schema.of(pd.DataFrame({"column": fitted}))
+    schema = TableSchema.of(pd.DataFrame({"column": fitted}))
     frame = pd.DataFrame({"column": later})
     try:
         expected = schema.encode(frame)
@@ -111,7 +111,7 @@ def test_any_column_of_the_kind_that_was_fitted(fitted: Any, later: Any) -> None
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary", "chunked"])
 @pytest.mark.parametrize("dtype", ["object", "str", "category"])
 def test_text_however_it_is_held(dtype: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    schema = Schema.of(pd.DataFrame({"job": pd.Series(["chef", None, "nurse"], dtype=dtype)}))
+    schema = TableSchema.of(pd.DataFrame({"job": pd.Series(["chef", None, "nurse"], dtype=dtype)}))
     values = ["nurse", None, "chef", "pilot"]
     column = {
         "string": lambda: pa.array(values, pa.string()),
@@ -125,7 +125,7 @@ def test_text_however_it_is_held(dtype: str, kind: str, caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("kind", ["int8", "int64", "uint32", "uint64", "float64", "bool_", "dictionary"])
 def test_categories_that_are_integers_however_they_are_held(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    schema = Schema.of(pd.DataFrame({"zone": pd.Categorical([3, 1, None, 0])}))
+    schema = TableSchema.of(pd.DataFrame({"zone": pd.Categorical([3, 1, None, 0])}))
     values = [1, None, 0] if kind == "bool_" else [3, None, 1, 7]
     plain = pa.array(values, pa.int64())
     column = plain.dictionary_encode() if kind == "dictionary" else plain.cast(getattr(pa, kind)())
@@ -135,12 +135,12 @@ def test_categories_that_are_integers_however_they_are_held(kind: str, caplog: p
 @pytest.mark.parametrize("values", [["a", None, "z"], [1, None, 7], [2.5, None], [True]], ids=str)
 def test_categories_of_several_types(values: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     """A column of Arrow has one type: what is of it is found, and nothing else taken for it."""
-    schema = Schema.of(pd.DataFrame({"any": pd.Series(["a", 1, None, 2.5], dtype=object)}))
+    schema = TableSchema.of(pd.DataFrame({"any": pd.Series(["a", 1, None, 2.5], dtype=object)}))
     same(pd.DataFrame({"any": pd.Series(values, dtype=object)}), schema, [pa.array(values)], caplog)
 
 
 def test_gaps_of_both_kinds_and_columns_of_nothing_but_gaps(caplog: pytest.LogCaptureFixture) -> None:
-    schema = Schema.of(pd.DataFrame({"age": [1.0, 2], "job": ["chef", "nurse"]}))
+    schema = TableSchema.of(pd.DataFrame({"age": [1.0, 2], "job": ["chef", "nurse"]}))
     columns = [pa.array([NAN, None, 3.0]), pa.array([None, None, None])]
     same(pd.DataFrame({"age": [NAN, None, 3], "job": [None, None, None]}), schema, columns, caplog)
     assert encode(schema, [columns[1], columns[1]], "it", set()).isnan().all()
@@ -165,14 +165,14 @@ def test_gaps_of_both_kinds_and_columns_of_nothing_but_gaps(caplog: pytest.LogCa
     ids=lambda values: str(values.type),
 )
 def test_what_is_no_number_is_refused_with_the_column(values: Any) -> None:
-    schema = Schema.of(pd.DataFrame({"pay": [1.5, 2], "age": [1, 2]}))
+    schema = TableSchema.of(pd.DataFrame({"pay": [1.5, 2], "age": [1, 2]}))
     columns = [pa.array(np.ones(len(values))), values]
     with pytest.raises(InputError, match=r"(?s)rows\.csv.*'age'|'age'.*rows\.csv"):
         encode(schema, columns, "rows.csv", set())
 
 
 def test_decimals_are_numbers() -> None:
-    schema = Schema.of(pd.DataFrame({"age": [1.5, 2]}))
+    schema = TableSchema.of(pd.DataFrame({"age": [1.5, 2]}))
     found = encode(schema, [pa.array([Decimal("1.25"), None])], "it", set())
     np.testing.assert_array_equal(found.numpy(), [[1.25], [NAN]])
 
@@ -181,18 +181,18 @@ def test_decimals_are_numbers() -> None:
 
 
 def test_features_are_found_by_name_in_their_own_order() -> None:
-    schema = Schema.of(pd.DataFrame({"b": [1.0], "a": [2.0]}))
+    schema = TableSchema.of(pd.DataFrame({"b": [1.0], "a": [2.0]}))
     assert feature_columns(schema, ["id", "a", "x", "b"], None, "it") == ["b", "a"]
 
 
 def test_a_missing_feature_is_named_with_what_it_may_be_called_now() -> None:
-    schema = Schema.of(pd.DataFrame({"income": [1.0], "age": [2.0]}))
+    schema = TableSchema.of(pd.DataFrame({"income": [1.0], "age": [2.0]}))
     with pytest.raises(InputError, match=r"rows\.csv lacks the column 'income' \(renamed to 'incomes'\?\)"):
         feature_columns(schema, ["age", "incomes"], None, "rows.csv")
 
 
 def test_features_of_an_array_are_found_by_number_or_by_place() -> None:
-    schema = Schema.of(np.zeros((2, 3)))
+    schema = TableSchema.of(np.zeros((2, 3)))
     assert feature_columns(schema, ["x2", "id", "x0", "x1"], None, "it") == ["x0", "x1", "x2"]
     assert feature_columns(schema, ["a", "b", "c"], None, "it") == ["a", "b", "c"]
     assert feature_columns(schema, ["a", "id", "b", "c"], ["id"], "it") == ["a", "b", "c"]
@@ -203,7 +203,7 @@ def test_features_of_an_array_are_found_by_number_or_by_place() -> None:
 
 
 def test_a_first_line_of_numbers_is_no_line_of_names() -> None:
-    schema = Schema.of(np.zeros((2, 3)))
+    schema = TableSchema.of(np.zeros((2, 3)))
     with pytest.raises(InputError, match="its first line must hold the column names"):
         feature_columns(schema, ["0.5", "-1.25e-3", "3.0"], None, "it")
     assert feature_columns(schema, ["0", "1", "2"], None, "it") == ["0", "1", "2"]  # as pandas counts columns
@@ -211,7 +211,7 @@ def test_a_first_line_of_numbers_is_no_line_of_names() -> None:
 
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(InputError, match="it has several columns of one name"):
-        feature_columns(Schema.of(np.zeros((2, 1))), ["a", "a"], None, "it")
+        feature_columns(TableSchema.of(np.zeros((2, 1))), ["a", "a"], None, "it")
 
 
 # how they are read from CSV, where nothing says what they are
@@ -232,7 +232,7 @@ def test_a_feature_is_read_from_csv_as_what_it_was_at_fit() -> None:
             "empty": pd.Series([None, None], dtype=object),
         }
     )
-    found = csv_reading(Schema.of(frame), frame.columns.tolist(), [("id", pa.int32())])
+    found = csv_reading(TableSchema.of(frame), frame.columns.tolist(), [("id", pa.int32())])
     kinds = {
         "float": "double",
         "int": "double",

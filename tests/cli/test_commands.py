@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fastshapley.cli import demo_table as demo
 from fastshapley.cli import main
 from fastshapley.cli import paper_command as paper_command
 from fastshapley.export import file_format as persistence
+from fastshapley.fit.settings import Settings
 from fastshapley.paper import image_run as images
 from fastshapley.paper import table_run as tabular
 from fastshapley.paper import table_settings as tables
@@ -122,8 +124,8 @@ def test_a_file_with_no_report_says_how_to_get_one(
     recipe: Any, reason: str, grouped: Path, tmp_path: Path, capsys: Told
 ) -> None:
     fitted = FastSHAP.load(grouped)
-    fitted.report_, fitted.recipe = None, recipe
-    persistence.save(fitted, tmp_path / "none.fastshap")
+    settings = replace(Settings(**fitted.get_params(deep=False)), recipe=recipe)
+    persistence.save(replace(fitted.fitted_, report=None), settings, tmp_path / "none.fastshap")
     command = ["report", str(tmp_path / "none.fastshap"), "--html", str(tmp_path / "none.html")]
     assert main(command) == 0
     said = capsys.readouterr().out

@@ -135,11 +135,14 @@ DATASETS: dict[str, tuple[Any, str]] = {
     "of bytes": (Items((255 * IMAGES).byte()), "dtype uint8"),
     "channels last": (Items(torch.zeros(2, 8, 8, 3)), "channels last"),
     "with a gap": (Items(IMAGES.where(IMAGES < 0.99, torch.nan)), "pixels that are not finite"),
-    "of batches": (Items(IMAGES[None]), r"is of shape \(20, 3, 4, 6\): the Dataset must give tensors"),
-    "of numbers": (Items(make=lambda _, number: number), "is a int: the Dataset must give tensors"),
-    "of text": (Items(make=lambda _, number: f"{number}.png"), "is a str: the Dataset must give tensors"),
-    "of dictionaries": (Items(make=lambda image, _: {"image": image}), "is a dict: the Dataset must give tensors"),
-    "label first": (Items(make=lambda image, number: (number, image)), "is a int: .*, first in a tuple"),
+    "of batches": (Items(IMAGES[None]), r"is of shape \(20, 3, 4, 6\): the Dataset must return tensors"),
+    "of numbers": (Items(make=lambda _, number: number), "is a int: the Dataset must return tensors"),
+    "of text": (Items(make=lambda _, number: f"{number}.png"), "is a str: the Dataset must return tensors"),
+    "of dictionaries": (
+        Items(make=lambda image, _: {"image": image}),
+        "is a dict: the Dataset must return",
+    ),
+    "label first": (Items(make=lambda image, number: (number, image)), "is a int: .*, or tuples that start"),
 }
 
 
@@ -164,7 +167,7 @@ def test_what_is_no_dataset_of_images(name: str) -> None:
 def test_a_dataset_of_pictures_that_are_no_tensors() -> None:
     image = pytest.importorskip("PIL.Image")
     pictures = Items(make=lambda *_: image.new("RGB", (6, 4)))
-    with pytest.raises(InputError, match="is a Image: the Dataset must give tensors"):
+    with pytest.raises(InputError, match="is a Image: the Dataset must return tensors"):
         ImageSchema.of(pictures)
 
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from fastshapley.data import model_adapter as models
 from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema, Table
+from fastshapley.data.table_schema import Table, TableSchema
 from fastshapley.errors import ModelError
 
 RNG = np.random.default_rng(0)
@@ -56,7 +56,7 @@ CAT: dict[str, Any] = {"iterations": 3, "thread_count": 1, "verbose": False, "al
 
 def wrap(model: Any, rows: Table = X) -> tuple[ModelFunction, Tensor]:
     """The model as a function, and its outputs on the rows."""
-    schema = Schema.of(rows)
+    schema = TableSchema.of(rows)
     encoded = schema.encode(rows)
     function = ModelFunction(model, schema, encoded[:16])
     return function, function(encoded)
@@ -286,7 +286,7 @@ def test_a_model_that_writes_to_its_rows_leaves_ours_alone() -> None:
         return rows.mul_(2).sum(1)
 
     encoded = torch.from_numpy(X.copy())
-    ModelFunction(model, Schema.of(encoded), encoded)(encoded)
+    ModelFunction(model, TableSchema.of(encoded), encoded)(encoded)
     np.testing.assert_array_equal(encoded.numpy(), X)
 
 
@@ -294,7 +294,7 @@ def test_a_model_that_writes_to_its_rows_leaves_ours_alone() -> None:
 
 
 def test_many_rows_are_evaluated_in_batches_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_BATCH", 40)
+    monkeypatch.setattr(models, "BATCH_ROWS", 40)
     calls: list[int] = []
 
     def model(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -309,7 +309,7 @@ def test_many_rows_are_evaluated_in_batches_and_counted(monkeypatch: pytest.Monk
 
 def test_batches_are_large_but_bounded() -> None:
     sizes: list[int] = []
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
 
     def model(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         sizes.append(len(rows))
@@ -385,7 +385,7 @@ def test_network_of_whole_numbers_gets_them() -> None:
 
 
 def test_network_takes_no_text() -> None:
-    with pytest.raises(ModelError, match="takes numbers, but X has text columns"):
+    with pytest.raises(ModelError, match="takes numbers, but X has columns of text: encode them"):
         wrap(Network(), PEOPLE)
 
 
@@ -453,7 +453,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "infinite": (lambda: breaks, r"not finite \(\[inf\]\) for 1 of 16 rows"),
     "NaN": (lambda: lambda rows: np.full((len(rows), 2), np.nan), "not finite.* for 16 of 16 rows"),
-    "changing width": (lambda: grows, "returned 2 outputs a row, and 1 before"),
+    "changing width": (lambda: grows, "returned 2 outputs per row, and 1 before"),
     "masked": (lambda: lambda rows: np.ma.masked_less(rows[:, 0], 0), "a masked array, some of which is masked"),
     "too few rows": (lambda: lambda rows: rows[1:, 0], r"shape \(15,\) for 16 rows"),
     "one number": (lambda: lambda rows: rows.mean(), r"shape \(\) for 16 rows"),
@@ -521,7 +521,7 @@ def test_logits_of_a_single_output_are_put_through_a_sigmoid(flat: bool) -> None
 
 
 def test_logits_of_a_table_are_taken_too() -> None:
-    model, schema = Logits(3, inputs=4), Schema.of(X)
+    model, schema = Logits(3, inputs=4), TableSchema.of(X)
     function = ModelFunction(model, schema, schema.encode(X), logits=True)
     by_hand = model(torch.from_numpy(X).float()).double().softmax(1)
     torch.testing.assert_close(function(schema.encode(X)), by_hand)
@@ -544,8 +544,8 @@ def test_without_logits_outputs_are_taken_as_they_are() -> None:
     "model", [LogisticRegression().fit(X, BINARY), LinearRegression().fit(X, REAL)], ids=["classifier", "regressor"]
 )
 def test_an_estimator_has_no_logits(model: Any) -> None:
-    schema = Schema.of(X)
-    with pytest.raises(ModelError, match=f"logits is True, but a {type(model).__name__} is not called for logits"):
+    schema = TableSchema.of(X)
+    with pytest.raises(ModelError, match=f"logits is True, but a {type(model).__name__} does not return logits"):
         ModelFunction(model, schema, schema.encode(X), logits=True)
 
 
@@ -576,7 +576,7 @@ def test_images_are_taken_in_batches_that_stay_small(monkeypatch: pytest.MonkeyP
         sizes.append(len(batch))
         return batch.mean((1, 2, 3))
 
-    monkeypatch.setattr(models, "_ENTRIES", 64 * 18)
+    monkeypatch.setattr(models, "BATCH_ENTRIES", 64 * 18)
     assert of_images(model)[1].shape == (40, 1)
     assert sizes == [16, 18, 18, 4]
 

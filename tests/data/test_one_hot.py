@@ -166,7 +166,7 @@ def test_a_group_does_not_take_the_name_of_a_column(job: Any) -> None:
 
 def test_columns_of_one_name_are_refused() -> None:
     X = pd.DataFrame(np.eye(3), columns=["job_a", "job_b", "job_a"])
-    with pytest.raises(InputError, match=r"X has several columns of the same name: \['job_a'\]"):
+    with pytest.raises(InputError, match=r"X has several columns with the same name: \['job_a'\]"):
         Groups.from_one_hot(X)
 
 

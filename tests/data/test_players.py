@@ -56,7 +56,7 @@ def test_a_number_is_a_name_first() -> None:
         ({"a": ["age", "pay"], "b": ["pay"]}, "column 'pay' is in both 'a' and 'b'"),
         ({"a": ["age", 0]}, "column 'age' is in both 'a' and 'a'"),
         ({"age": ["job_clerk", "job_chef"]}, "'age' has the name of a column outside it"),
-        ({("a", 1): ["age"]}, r"the group \('a', 1\) needs a text as its name"),
+        ({("a", 1): ["age"]}, r"the group name \('a', 1\) must be a string"),
         ([["age", "pay"]], "Groups takes a mapping from names to columns"),
     ],
 )
@@ -166,7 +166,7 @@ def test_hidden_pixels_take_the_fill_of_their_channel(
         (Superpixels(grid=3), r"3 x 3 does not divide images of 4 x 6; use one of \[2, 4\] rows and \[2, 3, 6\]"),
         (Superpixels(grid=(2, 4)), "2 x 4 does not divide images of 4 x 6"),
         (Superpixels(grid=8), "8 x 8 does not divide"),
-        (Superpixels(grid=0), "grid is 0; use a whole number, or two"),
+        (Superpixels(grid=0), "grid is 0; use an integer or a pair"),
         (Superpixels(grid=-2), "grid is -2"),
         (Superpixels(grid=2.0), r"grid is 2\.0"),  # type: ignore[arg-type]
         (Superpixels(grid="2"), "grid is '2'"),  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def test_hidden_pixels_take_the_fill_of_their_channel(
         (Superpixels(2, np.zeros((4, 6), dtype=int)), "either a grid"),
         (
             Superpixels(segmentation=np.zeros((6, 4), dtype=int)),
-            r"shape \(6, 4\) .* whole numbers of shape \(4, 6\)",
+            r"shape \(6, 4\) .* integers of shape \(4, 6\)",
         ),
         (Superpixels(segmentation=np.zeros(24, dtype=int)), r"shape \(24,\)"),
         (Superpixels(segmentation=np.zeros((2, 4, 6), dtype=int)), "the same for all images"),

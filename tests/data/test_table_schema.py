@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fastshapley.data.table_schema import Schema, Table
+from fastshapley.data.table_schema import Table, TableSchema
 from fastshapley.errors import InputError
 
 NAN = float("nan")
@@ -25,7 +25,7 @@ SPARSE: Any = pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])})
 
 def round_trip(X: Table) -> Any:
     """Through the tensor and back, by a schema that has been saved and loaded."""
-    schema = Schema.from_dict(json.loads(json.dumps(Schema.of(X).to_dict())))
+    schema = TableSchema.from_dict(json.loads(json.dumps(TableSchema.of(X).to_dict())))
     return schema.decode(schema.encode(X))
 
 
@@ -80,7 +80,7 @@ def test_frame_column_comes_back_with_values_gaps_and_dtype(values: Any) -> None
 
 def test_decimals_are_numbers() -> None:
     frame = pd.DataFrame({"pay": [Decimal("1.50"), None, Decimal("2.25")]})
-    schema = Schema.of(frame)
+    schema = TableSchema.of(frame)
     assert schema.columns[0].categories is None
     np.testing.assert_array_equal(schema.encode(frame)[:, 0], [1.5, np.nan, 2.25])
     decoded: Any = schema.decode(schema.encode(frame))
@@ -96,7 +96,7 @@ def test_object_integers_stay_integers() -> None:
 def test_column_names_come_back(names: list[Any]) -> None:
     frame = pd.DataFrame([[1.0, 2], [3.0, 4]], columns=names)
     assert list(round_trip(frame).columns) == names
-    assert Schema.of(frame).names == tuple(str(name) for name in names)
+    assert TableSchema.of(frame).names == tuple(str(name) for name in names)
 
 
 ARRAYS: dict[str, NDArray[Any]] = {
@@ -153,46 +153,46 @@ def test_any_frame_comes_back(columns: dict[str, list[Any]]) -> None:
 
 
 def test_encoding_is_numbers_codes_and_nan() -> None:
-    encoded = Schema.of(people()).encode(people())
+    encoded = TableSchema.of(people()).encode(people())
     expected = torch.tensor([[39, 1.5, 1], [50, NAN, NAN], [28, 3, 0]], dtype=torch.float64)
     torch.testing.assert_close(encoded, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("X", [numbers(), np.ones((3, 2)), torch.ones(3, 2)], ids=["frame", "array", "tensor"])
 def test_rows_share_no_memory_with_the_tensor(X: Table) -> None:
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     encoded = schema.encode(X)
     before = encoded.clone()
     rows: Any = schema.decode(encoded)
     rows[:] = 0
     assert torch.equal(encoded.nan_to_num(), before.nan_to_num())
     encoded[:] = 0
-    assert Schema.of(X).encode(X).count_nonzero() > 0
+    assert TableSchema.of(X).encode(X).count_nonzero() > 0
 
 
 @pytest.mark.parametrize("dtype", ["int64", "bool", "Int64", "boolean", "int8", "uint8", "UInt8"])
 @pytest.mark.parametrize("value", [0.5, NAN, -1000.0])
 def test_a_value_that_the_dtype_cannot_hold_is_kept(dtype: str, value: float) -> None:
-    schema = Schema.of(pd.DataFrame({"a": pd.array([1, 0], dtype)}))  # type: ignore[call-overload]
+    schema = TableSchema.of(pd.DataFrame({"a": pd.array([1, 0], dtype)}))  # type: ignore[call-overload]
     back: Any = schema.decode(torch.tensor([[1.0], [value]], dtype=torch.float64))
     np.testing.assert_array_equal(back["a"].to_numpy(dtype=float, na_value=np.nan), [1, value])
 
 
 @pytest.mark.parametrize("like", [np.array([[1, 0]]), np.array([[True, False]]), torch.tensor([[1, 0]])], ids=repr)
 def test_arrays_and_tensors_become_float_rather_than_wrong(like: Table) -> None:
-    back = Schema.of(like).decode(torch.tensor([[0.5, NAN]], dtype=torch.float64))
+    back = TableSchema.of(like).decode(torch.tensor([[0.5, NAN]], dtype=torch.float64))
     np.testing.assert_array_equal(np.asarray(back), [[0.5, NAN]])
 
 
 def test_decoded_object_integers_may_become_fractions() -> None:
-    schema = Schema.of(pd.DataFrame({"a": pd.Series([1, 2], dtype=object)}))
+    schema = TableSchema.of(pd.DataFrame({"a": pd.Series([1, 2], dtype=object)}))
     back: Any = schema.decode(torch.tensor([[1.5], [2.0]], dtype=torch.float64))
     assert back["a"].tolist() == [1.5, 2]
 
 
 def test_unseen_category_is_missing_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     frame = people()
-    schema = Schema.of(frame)
+    schema = TableSchema.of(frame)
     with caplog.at_level(logging.WARNING, "fastshapley"):
         encoded = schema.encode(frame.assign(job=pd.Series(["clerk", None, "astronaut"])))
     assert encoded[:, 2].isnan().tolist() == [False, True, True]
@@ -201,47 +201,47 @@ def test_unseen_category_is_missing_and_logged(caplog: pytest.LogCaptureFixture)
 
 
 def test_gaps_are_not_logged_as_unseen(caplog: pytest.LogCaptureFixture) -> None:
-    Schema.of(people()).encode(people())
+    TableSchema.of(people()).encode(people())
     assert not caplog.records
 
 
 def test_unseen_string_of_an_array_is_no_other_string() -> None:
-    schema = Schema.of(np.array([["y"], ["n"]]))
+    schema = TableSchema.of(np.array([["y"], ["n"]]))
     assert pd.isna(np.asarray(schema.decode(torch.tensor([[NAN]])))[0, 0])
 
 
 def test_frame_is_accepted_where_an_array_was_fitted() -> None:
     frame = numbers()
-    assert torch.equal(Schema.of(np.ones((2, 2))).encode(frame[:1]), torch.tensor([[39, 1.5]]).double())
+    assert torch.equal(TableSchema.of(np.ones((2, 2))).encode(frame[:1]), torch.tensor([[39, 1.5]]).double())
 
 
 @pytest.mark.parametrize("dtype", [float, object, str])
 def test_array_is_accepted_where_a_frame_was_fitted(dtype: type) -> None:
-    encoded = Schema.of(numbers()).encode(np.array([[39, 1.5]]).astype(dtype))
+    encoded = TableSchema.of(numbers()).encode(np.array([[39, 1.5]]).astype(dtype))
     assert encoded.tolist() == [[39, 1.5]]
 
 
 def test_object_array_is_accepted_where_a_frame_with_text_was_fitted() -> None:
     frame = people()
-    schema = Schema.of(frame)
+    schema = TableSchema.of(frame)
     array = frame.to_numpy(dtype=object)
     torch.testing.assert_close(schema.encode(array), schema.encode(frame), equal_nan=True)
 
 
 def test_list_of_rows_is_an_array() -> None:
-    assert Schema.of(numbers()).encode([[39, 1.5]]).tolist() == [[39, 1.5]]  # type: ignore[arg-type]
+    assert TableSchema.of(numbers()).encode([[39, 1.5]]).tolist() == [[39, 1.5]]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("X", [people(), np.ones((3, 2)), torch.ones(3, 2)], ids=["frame", "array", "tensor"])
 def test_no_rows(X: Table) -> None:
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     encoded = schema.encode(X[:0])
     assert encoded.shape == (0, X.shape[1])
     assert schema.decode(encoded).shape == (0, X.shape[1])
 
 
 def test_encode_cell_agrees_with_encode() -> None:
-    schema = Schema.of(people())
+    schema = TableSchema.of(people())
     cells = [schema.encode_cell(j, value) for j, value in enumerate([39, None, "clerk"])]
     np.testing.assert_array_equal(cells, [39, NAN, 1])
     with pytest.raises(InputError, match="infinite"):
@@ -249,7 +249,7 @@ def test_encode_cell_agrees_with_encode() -> None:
 
 
 def test_discrete_columns() -> None:
-    schema = Schema.of(people().assign(member=True, tier=pd.Categorical([1, 2, 3])))
+    schema = TableSchema.of(people().assign(member=True, tier=pd.Categorical([1, 2, 3])))
     assert [column.discrete for column in schema.columns] == [False, False, True, True, True]
 
 
@@ -285,7 +285,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("X", "message"), UNFIT.values(), ids=UNFIT.keys())
 def test_tables_that_no_schema_fits(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Schema.of(X)
+        TableSchema.of(X)
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -315,7 +315,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("X", "message"), WRONG.values(), ids=WRONG.keys())
 def test_later_tables_that_do_not_fit_name_the_argument(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        Schema.of(people()).encode(X, "X_val")
+        TableSchema.of(people()).encode(X, "X_val")
     assert "X_val" in str(caught.value)
 
 
@@ -326,7 +326,7 @@ def test_later_tables_that_do_not_fit_name_the_argument(X: Any, message: str) ->
 )
 def test_integers_that_float64_would_round_are_refused(X: Table) -> None:
     with pytest.raises(InputError, match="integers from"):
-        Schema.of(X).encode(X)
+        TableSchema.of(X).encode(X)
 
 
 def test_large_floats_are_fine() -> None:
@@ -335,7 +335,7 @@ def test_large_floats_are_fine() -> None:
 
 @pytest.mark.parametrize("frame", [pd.DataFrame({"c": pd.cut([1, 5], 2)}), pd.DataFrame({"c": [b"x"]})])
 def test_categories_that_json_does_not_know(frame: pd.DataFrame) -> None:
-    schema = Schema.of(frame)
+    schema = TableSchema.of(frame)
     pd.testing.assert_frame_equal(schema.decode(schema.encode(frame)), frame)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"'c' .* cannot be saved"):
         schema.to_dict()

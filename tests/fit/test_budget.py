@@ -11,7 +11,7 @@ from problems import QUICK, numbers
 
 from fastshapley import Targets
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.fit.budget import Budget
 from fastshapley.players import Features
@@ -23,7 +23,7 @@ WASTEFUL = replace(QUICK, targets=Targets(evaluations=10**9))
 
 
 def game_of(kind: Any) -> tuple[BaseGame, ModelFunction]:
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     x = schema.encode(X)
     model = ModelFunction(lambda rows: rows[:, 0], schema, x[:20])
     return kind.fit(Problem(model, x, x, Features().bind(schema.names)), Run(0)), model

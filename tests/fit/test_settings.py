@@ -8,8 +8,9 @@ import pytest
 import torch
 from games import Additive
 
-from fastshapley.fit.settings import Settings, is_fitted
+from fastshapley.fit.settings import Settings
 from fastshapley.value_functions import Marginal, Surrogate
+from fastshapley.value_functions.base_game import is_fitted
 
 
 def model(rows: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fastshapley import Targets, Training
 from fastshapley.coalitions import enumerate_coalitions, kernel_sizes
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.fit.targets import TrainingRows, TrainingSet, prepare_training, prepare_validation
 from fastshapley.objective import coalition_loss
 from fastshapley.players import Features
@@ -159,7 +159,7 @@ def marginal(background: int, columns: int = 4, seconds: float = 0.0) -> tuple[M
             return rows[:, 0] - 2 * rows[:, 1] + np.sin(rows[:, 2])
 
     X = numbers(200, columns)
-    schema, model = Schema.of(X), Model()
+    schema, model = TableSchema.of(X), Model()
     x = schema.encode(X)
     task = Problem(ModelFunction(model, schema, x[:10]), x, x, Features().bind(schema.names))
     game = Marginal(background).fit(task, RUN)
@@ -423,7 +423,7 @@ def processors(count: int, process: int) -> set[int]:
 
 def surrogate() -> tuple[Surrogate, Tensor]:
     X = numbers(600, 5)
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     x = schema.encode(X)
     model = ModelFunction(lambda rows: np.sin(rows[:, 0]) * rows[:, 1], schema, x[:10])
     game = Surrogate(training=(Training(steps=20),)).fit(

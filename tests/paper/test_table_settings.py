@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fastshapley import Groups, Layers
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.datasets import Split
 from fastshapley.paper.table_settings import TABLES, boosted_trees, deep_trees, neural_network
 from fastshapley.players import Features
@@ -40,7 +40,7 @@ def split(rows: int = 600, seed: int = 0) -> Split:
 
 
 def probabilities(model: Any, X: pd.DataFrame) -> NDArray[np.float64]:
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     function = ModelFunction(model, schema, schema.encode(X[:5]))
     assert function.scale == "probabilities"
     result: Tensor = function(schema.encode(X))

@@ -17,7 +17,7 @@ from fastshapley.serving.middleware import RequestMiddleware
 from fastshapley.serving.model_store import ModelStore
 from fastshapley.serving.request import Limits, ServerRequest
 from fastshapley.serving.responses import JsonResponse, RequestError
-from fastshapley.serving.state import ServerState
+from fastshapley.serving.server_state import ServerState
 
 
 def middleware(limits: Limits | None = None, **options: Any) -> RequestMiddleware:

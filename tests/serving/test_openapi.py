@@ -11,7 +11,7 @@ from fastshapley.serving.model_store import ModelStore
 from fastshapley.serving.openapi import openapi_document
 from fastshapley.serving.request import Limits
 from fastshapley.serving.routes import PROTOCOLS
-from fastshapley.serving.state import ServerState
+from fastshapley.serving.server_state import ServerState
 from fastshapley.version import __version__
 
 

@@ -16,7 +16,7 @@ from fastshapley.serving.middleware import RequestMiddleware
 from fastshapley.serving.model_store import ModelStore
 from fastshapley.serving.request import Limits
 from fastshapley.serving.routes import PROTOCOLS, RoutingEntry, routing_table
-from fastshapley.serving.state import ServerState
+from fastshapley.serving.server_state import ServerState
 
 Table = dict[tuple[str, str], RoutingEntry]
 

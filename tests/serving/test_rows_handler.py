@@ -22,8 +22,8 @@ from fastshapley.serving.model_store import ModelStore
 from fastshapley.serving.request import Limits, ServerRequest
 from fastshapley.serving.responses import RequestError
 from fastshapley.serving.rows_handler import RowsHandler, find_model
+from fastshapley.serving.server_state import ServerState
 from fastshapley.serving.serving_protocol import TooManyRowsError
-from fastshapley.serving.state import ServerState
 
 EXPLAIN, PREDICT = KSERVE_V1.rows_routes
 

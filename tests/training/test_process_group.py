@@ -20,7 +20,7 @@ import torch
 
 from fastshapley import FastSHAP
 from fastshapley.data.column import Column
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.fit.setup import hold_out
 from fastshapley.training.process_group import ProcessGroup
@@ -35,7 +35,7 @@ PROGRAM = """
     from dataclasses import replace
     from pathlib import Path
     from problems import QUICK, explainer, people, people_model
-    from fastshapley.networks.mlp import TableEncoder
+    from fastshapley.networks.table_encoder import TableEncoder
     from fastshapley.training.process_group import ProcessGroup
 
     torch.set_num_threads(1)
@@ -296,4 +296,5 @@ def test_numbers_and_text_cannot_be_merged() -> None:
 def test_categories_of_a_categorical_keep_their_order() -> None:
     parts = [Column.of("c", pd.Series(pd.Categorical(["x"], categories=k))) for k in (["x", "b"], ["x", "b", "a"])]
     assert Column.merged(parts).categories == ("x", "b", "a")
-    assert Schema.of(pd.DataFrame({"c": [1]})).agreed(ProcessGroup()).names == ("c",)
+    schema = TableSchema.of(pd.DataFrame({"c": [1]}))
+    assert schema.agreed([schema]) is schema

@@ -15,7 +15,7 @@ from problems import explainer, numbers
 from torch import Tensor
 
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.objective import normalize
 from fastshapley.players import Features
 from fastshapley.training.run import Run
@@ -51,7 +51,7 @@ def evenly(game: ValueFunction) -> Callable[[Tensor], Tensor]:
 def test_true_values_use_most_of_the_allowed_calls(allowance: Allowance, columns: int, background: int) -> None:
     """The limit is 20,000 rows, by time or by number, for any background."""
     X = numbers(3000, columns)
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     x = schema.encode(X)
     model = ModelFunction(lambda rows: np.sin(rows).prod(1), schema, x[:10])
     game = Marginal(background).fit(Problem(model, x, x, Features().bind(schema.names)), Run(0))
@@ -63,7 +63,7 @@ def test_true_values_use_most_of_the_allowed_calls(allowance: Allowance, columns
 
 def test_without_time_there_are_no_true_values() -> None:
     X = numbers(100)
-    schema = Schema.of(X)
+    schema = TableSchema.of(X)
     x = schema.encode(X)
     model = ModelFunction(lambda rows: rows[:, 0], schema, x[:10])
     game = Marginal(10).fit(Problem(model, x, x, Features().bind(schema.names)), Run(0))
@@ -153,7 +153,7 @@ def test_the_model_is_called_no_more_often_than_allowed() -> None:
 def test_calls_of_the_game_count_as_calls_of_the_model() -> None:
     """A game of another model of as many outputs: its calls for the true values leave fewer for the fidelity."""
     measured, x = measured_network("baseline")
-    other = ModelFunction(lambda rows: rows[:, 0], Schema.of(numbers(300)), x[:10])
+    other = ModelFunction(lambda rows: rows[:, 0], TableSchema.of(numbers(300)), x[:10])
     model = measured.game.model_  # type: ignore[attr-defined]
     before = model.evaluations
     measure_network(replace(measured, model=other), x[:40], Run(0), Allowance(), math.inf)

@@ -1,35 +1,34 @@
-"""A marginal game at a fraction of its cost: right on average, with little noise, and nothing done twice."""
+"""A marginal game at a fraction of its cost: unbiased, with little noise, and without double work."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from background_games import (
+    BACKGROUND,
+    COLUMNS,
+    RUN,
+    added_of,
+    additive,
+    calls_of,
+    curved,
+    every,
+    game_of,
+    generator,
+    task,
+    thin_of,
+)
 from games import Additive
 from numpy.typing import NDArray
-from problems import QUICK, explainer, numbers
-from sklearn.linear_model import LinearRegression
 from torch import Tensor
 
 from fastshapley import Targets, Training
-from fastshapley.coalitions import enumerate_coalitions
-from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.table_schema import Schema
-from fastshapley.estimators import exact
-from fastshapley.metrics import relative_squared_error
-from fastshapley.players import Features, Groups
-from fastshapley.training.checkpoint import Checkpoint
-from fastshapley.training.run import Clock, Run
+from fastshapley.players import Groups
 from fastshapley.value_functions import (
     Baseline,
     Marginal,
     Missing,
-    Problem,
     Removal,
     Surrogate,
     ValueFunction,
@@ -38,78 +37,17 @@ from fastshapley.value_functions import (
     null_values,
 )
 from fastshapley.value_functions.background_sampling import (
-    Thin,
-    Thinned,
-    background_values,
+    SampledBackground,
     can_be_thinned,
-    cost_of,
-    thinning,
 )
-from fastshapley.value_functions.protocol import Link
-
-RUN = Run(seed=0)
-COLUMNS, BACKGROUND = 4, 12
-Model = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-
-
-def curved(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Three outputs with interactions of all columns."""
-    first = np.tanh(rows[:, 0] * rows[:, 1] + rows[:, 2])
-    return np.stack([first, rows.sum(1) ** 2, np.sin(rows[:, 3]) * rows[:, 0] + rows[:, 2]], axis=1)
-
-
-def additive(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Two outputs without any interaction."""
-    return np.stack([rows @ [1.0, -2.0, 0.5, 0.0], np.sin(rows[:, 0]) + rows[:, 1] ** 2], axis=1)
+from fastshapley.value_functions.base_game import cost
 
 
 def positive(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 / (1 + np.exp(-rows.sum(1)))
 
 
-def task(model: Any, players: Features | Groups | None = None, link: Link = "identity") -> Problem:
-    X = numbers(60, COLUMNS)
-    schema = Schema.of(X)
-    x = schema.encode(X)
-    bound = (players or Features()).bind(schema.names)
-    return Problem(ModelFunction(model, schema, x[:5]), x, x, bound, link)
-
-
-def game_of(model: Model, players: Features | Groups | None = None, background: int = BACKGROUND) -> Marginal:
-    return Marginal(background).fit(task(model, players), RUN)
-
-
-def thin_of(game: ValueFunction, options: Targets | None, run: Run = RUN) -> Thin:
-    return thinning(game, options, background_values(game, options, 1e-9, run))
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def calls_of(game: Removal) -> int:
-    assert game.model_ is not None
-    return game.model_.evaluations
-
-
-def values_of(game: ValueFunction, x: Tensor) -> Tensor:
-    return torch.from_numpy(exact(game, x).values)
-
-
-def added_of(game: Marginal, kind: str) -> Tensor | None:
-    """What background rows are thought to add: nothing, their Shapley values, or something else altogether."""
-    if kind == "none":
-        return None
-    if kind == "right":
-        return values_of(game, game.rows_)
-    return 3 * torch.randn(len(game.rows_), game.players, game.outputs, generator=generator(7), dtype=torch.float64)
-
-
-def every(game: ValueFunction, rows: int) -> Tensor:
-    return enumerate_coalitions(game.players).expand(rows, -1, -1)
-
-
-def repeats(game: Thinned, x: Tensor, count: int) -> Tensor:
+def repeats(game: SampledBackground, x: Tensor, count: int) -> Tensor:
     """All coalitions of one row, evaluated anew again and again: (count, coalitions, outputs)."""
     return evaluate(game, x.expand(count, -1), every(game, count))
 
@@ -130,16 +68,13 @@ def spread(game: Marginal, x: Tensor, added: Tensor | None) -> Tensor:
 GROUPS = Groups({"pair": [1, 3]})
 
 
-# -- right on average
-
-
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("kind", ["none", "right", "wrong"])
 @pytest.mark.parametrize("players", [None, GROUPS], ids=["columns", "groups"])
-def test_a_thinned_game_is_the_game_on_average(players: Groups | None, kind: str, rows: int) -> None:
+def test_a_thinned_game_is_an_unbiased_estimate_of_the_game(players: Groups | None, kind: str, rows: int) -> None:
     """The mean of 4000 evaluations is within 4.5 standard errors, for each coalition and output."""
     game = game_of(curved, players)
-    thinned = Thinned(game, rows, generator(), added_of(game, kind))
+    thinned = SampledBackground(game, rows, generator(), added_of(game, kind))
     x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
     drawn = repeats(thinned, x, 4000)
     error = drawn.mean(0) - evaluate(game, x, every(game, 1))[0]
@@ -154,7 +89,7 @@ def test_the_noise_is_the_spread_over_background_rows(kind: str, rows: int) -> N
     game = game_of(curved)
     added = added_of(game, kind)
     x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
-    drawn = repeats(Thinned(game, rows, generator(), added), x, 4000)
+    drawn = repeats(SampledBackground(game, rows, generator(), added), x, 4000)
     expected = spread(game, x, added) / rows
     centred = drawn - drawn.mean(0)
     error = (centred.square().var(0) / 4000).sqrt()  # the standard error of the variance
@@ -163,7 +98,7 @@ def test_the_noise_is_the_spread_over_background_rows(kind: str, rows: int) -> N
 
 def test_the_whole_row_is_free_of_noise() -> None:
     game = game_of(curved)
-    thinned = Thinned(game, 1, generator(), added_of(game, "wrong"))
+    thinned = SampledBackground(game, 1, generator(), added_of(game, "wrong"))
     x = task(curved).x[:7]
     ones = torch.ones(7, 2, COLUMNS, dtype=torch.bool)
     torch.testing.assert_close(thinned(x, ones), game(x, ones))
@@ -171,19 +106,16 @@ def test_the_whole_row_is_free_of_noise() -> None:
     assert torch.equal(null_values(thinned, x), null_values(game, x))
 
 
-# -- what background rows add
-
-
 @pytest.mark.parametrize("players", [None, GROUPS], ids=["columns", "groups"])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_an_additive_model_leaves_no_noise(players: Groups | None, rows: int) -> None:
     game = game_of(additive, players)
-    thinned = Thinned(game, rows, generator(), added_of(game, "right"))
+    thinned = SampledBackground(game, rows, generator(), added_of(game, "right"))
     x = task(additive).x[:20]
     torch.testing.assert_close(thinned(x, every(game, 20)), game(x, every(game, 20)), atol=1e-10, rtol=1e-10)
 
 
-def test_of_a_small_interaction_only_its_own_noise_is_left() -> None:
+def test_a_small_interaction_leaves_only_its_own_noise() -> None:
     """The additive part cancels exactly: on the same draws, twice the interaction is twice the noise."""
 
     def noise(size: float, kind: str) -> Tensor:
@@ -191,7 +123,7 @@ def test_of_a_small_interaction_only_its_own_noise_is_left() -> None:
             lambda rows: additive(rows) + size * (rows[:, [0]] * rows[:, [1]] + rows[:, [2]] * rows[:, [3]])
         )
         x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
-        drawn = repeats(Thinned(game, 1, generator(), added_of(game, kind)), x, 500)
+        drawn = repeats(SampledBackground(game, 1, generator(), added_of(game, kind)), x, 500)
         return drawn - evaluate(game, x, every(game, 1))
 
     small, twice, without = noise(0.05, "right"), noise(0.1, "right"), noise(0.05, "none")
@@ -205,27 +137,9 @@ def test_what_all_background_rows_add_alike_changes_nothing() -> None:
     x, s = task(curved).x[:5], every(game, 5)
     added = added_of(game, "wrong")
     assert added is not None
-    first = Thinned(game, 2, generator(), added)(x, s)
-    second = Thinned(game, 2, generator(), added + torch.tensor([5.0, -1.0, 100.0]))(x, s)
+    first = SampledBackground(game, 2, generator(), added)(x, s)
+    second = SampledBackground(game, 2, generator(), added + torch.tensor([5.0, -1.0, 100.0]))(x, s)
     torch.testing.assert_close(first, second)
-
-
-@pytest.mark.parametrize("players", [None, GROUPS], ids=["columns", "groups"])
-def test_thinning_finds_what_background_rows_add(players: Groups | None) -> None:
-    """Two looks at the background take off most of the noise, of a model with interactions, too."""
-    for model, most in ((additive, 0.01), (curved, 0.6)):
-        game = game_of(model, players)
-        thin = thin_of(game, Targets(evaluations=10**6))
-        bare, better = Thinned(game, 1, generator()), thin(1, generator())
-        assert isinstance(better, Thinned)
-        assert better.added is not None
-        assert better.added.shape == (BACKGROUND, game.players, game.outputs)
-        x = task(model).x[:1]
-        before, after = (repeats(g, x, 500).var(0).mean(0) for g in (bare, better))
-        assert (after < most * before).all()
-
-
-# -- which games are thinned
 
 
 def test_as_many_rows_as_the_background_is_the_game_itself() -> None:
@@ -235,9 +149,9 @@ def test_as_many_rows_as_the_background_is_the_game_itself() -> None:
     assert thin(BACKGROUND * every, generator()) is game
     assert thin((BACKGROUND + 1) * every, generator()) is game
     fewer = thin((BACKGROUND - 1) * every, generator())
-    assert isinstance(fewer, Thinned)
-    assert cost_of(fewer) == BACKGROUND - 1
-    assert cost_of(thin(every - 1, generator())) == cost_of(thin(1, generator())) == 1
+    assert isinstance(fewer, SampledBackground)
+    assert cost(fewer) == BACKGROUND - 1
+    assert cost(thin(every - 1, generator())) == cost(thin(1, generator())) == 1
 
 
 class Weighted(Marginal):
@@ -281,16 +195,13 @@ def test_games_that_stay_as_they_are(kind: str) -> None:
     assert not isinstance(game, Removal) or calls_of(game) == before
 
 
-# -- what it costs
-
-
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("kind", ["none", "wrong"])
 def test_an_evaluation_calls_the_model_with_so_many_rows(rows: int, kind: str) -> None:
     """Also where a coalition comes again: it is drawn for anew."""
     game = game_of(curved)
-    thinned = Thinned(game, rows, generator(), added_of(game, kind))
-    assert cost_of(thinned) == rows
+    thinned = SampledBackground(game, rows, generator(), added_of(game, kind))
+    assert cost(thinned) == rows
     x = task(curved).x[:7]
     s = torch.rand(7, 11, COLUMNS, generator=generator()) < 0.5
     before = calls_of(game)
@@ -300,35 +211,11 @@ def test_an_evaluation_calls_the_model_with_so_many_rows(rows: int, kind: str) -
     assert calls_of(game) - before == 7 * 11 * rows
 
 
-@pytest.mark.parametrize("evaluations", [1, 1000, 20_000, 10**6])
-def test_looking_at_the_background_costs_a_twentieth_at_most(evaluations: int) -> None:
-    game = game_of(curved)
-    before = calls_of(game)
-    thin = thin_of(game, Targets(evaluations=evaluations))
-    assert calls_of(game) - before <= 0.05 * evaluations + (2 * BACKGROUND if evaluations > 1000 else 0)
-    thinned = thin(1, generator())
-    assert isinstance(thinned, Thinned)
-    assert (thinned.added is None) == (evaluations <= 1000) == (calls_of(game) == before)
-
-
-@pytest.mark.parametrize("run", [RUN, Run(0, clock=Clock(0.0))], ids=["of the targets", "of the run"])
-def test_without_time_nothing_is_looked_at(run: Run) -> None:
-    game = game_of(curved)
-    before = calls_of(game)
-    thinned = thin_of(game, Targets(seconds=120.0 if run is not RUN else 1e-12), run)(1, generator())
-    assert isinstance(thinned, Thinned)
-    assert thinned.added is None
-    assert calls_of(game) == before
-
-
-# -- memory
-
-
 @pytest.mark.parametrize("kind", ["none", "right"])
 def test_mixed_rows_are_built_in_chunks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same calls in all, the same game, and not more at once than there is memory for."""
     game = game_of(curved)
-    thinned = Thinned(game, 3, generator(), added_of(game, kind))
+    thinned = SampledBackground(game, 3, generator(), added_of(game, kind))
     x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
     sizes: list[int] = []
     predict = game.predict
@@ -348,70 +235,16 @@ def test_mixed_rows_are_built_in_chunks(kind: str, monkeypatch: pytest.MonkeyPat
     assert not torch.equal(drawn[:100], drawn[100:200])  # each chunk has draws of its own
 
 
-def test_a_row_at_a_time_if_need_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_evaluated_one_by_one_if_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     game = game_of(additive)
-    thinned = Thinned(game, 2, generator(), added_of(game, "right"))
+    thinned = SampledBackground(game, 2, generator(), added_of(game, "right"))
     monkeypatch.setattr("fastshapley.value_functions.background_sampling.MEMORY", 1)
     x = task(additive).x[:20]
     torch.testing.assert_close(thinned(x, every(game, 20)), game(x, every(game, 20)), atol=1e-10, rtol=1e-10)
 
 
-# -- seeds and unfinished work
-
-
-def test_the_same_seed_gives_the_same_bytes() -> None:
-    x = task(curved).x[:9]
-
-    def drawn(seed: int, draws: int) -> bytes:
-        game = game_of(curved)
-        thin = thin_of(game, Targets(), Run(seed))
-        v: Tensor = thin(2 << game.players, generator(draws))(x, every(game, 9))
-        return v.numpy().tobytes()
-
-    assert drawn(0, 0) == drawn(0, 0)
-    assert drawn(0, 0) != drawn(0, 1)
-    assert drawn(0, 0) != drawn(1, 0)  # the looks at the background are random, too
-
-
 def test_an_evaluation_is_not_like_the_one_before() -> None:
     game = game_of(curved)
-    thinned = Thinned(game, 1, generator())
+    thinned = SampledBackground(game, 1, generator())
     x = task(curved).x[:9]
     assert not torch.equal(thinned(x, every(game, 9)), thinned(x, every(game, 9)))
-
-
-@pytest.mark.parametrize("evaluations", [10**6, 100], ids=["affordable", "too dear"])
-def test_what_was_found_is_kept_with_unfinished_work(evaluations: int, tmp_path: Path) -> None:
-    game = game_of(curved)
-    first = thin_of(game, Targets(evaluations=evaluations), Run(0, Checkpoint(tmp_path)))(1, generator())
-    before = calls_of(game)
-    again = thin_of(game, Targets(evaluations=10**6), Run(0, Checkpoint(tmp_path)))(1, generator())
-    assert calls_of(game) == before
-    assert isinstance(first, Thinned)
-    assert isinstance(again, Thinned)
-    assert (first.added is None) == (again.added is None) == (evaluations == 100)
-    x = task(curved).x[:9]
-    assert torch.equal(first(x, every(game, 9)), again(x, every(game, 9)))
-
-
-# -- end to end
-
-
-def test_a_linear_model_is_explained_in_closed_form() -> None:
-    """Each value is the coefficient times the distance from the background's mean."""
-    X, test = numbers(500, 6), numbers(100, 6, seed=1)
-    model = LinearRegression().fit(X, X @ [1.0, -2.0, 0.5, 0.0, 3.0, 1.0])
-    recipe = replace(
-        QUICK,
-        explainer=Training(steps=1000, batch_size=64, learning_rate=3e-3, schedule="cosine"),
-        targets=Targets(coalitions=8, evaluations=400_000, rows=2000),
-        own_units=2,
-    )
-    fitted = explainer(model, value_function="marginal", recipe=recipe).fit(X)
-    game = fitted.value_function_
-    assert isinstance(game, Marginal)
-    closed = model.coef_ * (test - game.rows_.numpy().mean(0))
-    error = relative_squared_error(fitted.shap_values(test)[..., None], closed[..., None])
-    assert error < 0.005
-    assert fitted.report_ is not None
-    assert fitted.report_.relative_squared_error < 0.005  # which is measured on the whole game

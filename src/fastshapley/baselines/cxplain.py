@@ -19,8 +19,10 @@ from fastshapley.data.players import Partition, Superpixels
 from fastshapley.data.stream import batches
 from fastshapley.errors import InputError
 from fastshapley.explanation import maps
-from fastshapley.networks.convolutional import Backbone, MapsOf, UNet
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.backbone import Backbone
+from fastshapley.networks.explainer_network import ExplainerNetwork
+from fastshapley.networks.image_maps import MapsOf
+from fastshapley.networks.unet import UNet
 from fastshapley.training import recipes
 from fastshapley.training.loop import Task, Training, train
 from fastshapley.training.run import Run, seed_of

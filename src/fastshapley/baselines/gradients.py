@@ -23,7 +23,7 @@ from fastshapley.baselines.inclusion_curves import bind_images, class_numbers
 from fastshapley.data.players import Partition, Superpixels
 from fastshapley.errors import InputError
 from fastshapley.explanation import maps
-from fastshapley.networks.convolutional import ToPlayers, evaluating, made_maps
+from fastshapley.networks.image_maps import ToPlayers, evaluating, made_maps
 from fastshapley.support.optional import require
 from fastshapley.training.run import Run, seed_of
 

@@ -20,7 +20,7 @@ from fastshapley.explainer import FastSHAP
 from fastshapley.explanation import maps
 from fastshapley.training.run import Run, seed_of
 from fastshapley.value_functions import Baseline, Problem
-from fastshapley.value_functions.protocol import Link
+from fastshapley.value_functions.links import Link
 
 
 def kernel_shap(

@@ -15,7 +15,7 @@ from torch import Tensor
 from fastshapley.bulk.csv_files import GAPS, CsvColumns
 from fastshapley.bulk.file_search import Files, is_parquet
 from fastshapley.data.column import Column
-from fastshapley.data.table_schema import Schema, check_numbers, lacking
+from fastshapley.data.table_schema import TableSchema, check_numbers, lacking
 from fastshapley.errors import InputError
 from fastshapley.explanation import attribution_names
 
@@ -25,7 +25,7 @@ _LARGEST_EXACT_INTEGER = 1 << 53  # float64 represents every integer up to this 
 
 
 def feature_columns(
-    schema: Schema, names: Sequence[str], keys: Sequence[str] | None, where: str, known: Sequence[str] = ()
+    schema: TableSchema, names: Sequence[str], keys: Sequence[str] | None, where: str, known: Sequence[str] = ()
 ) -> list[str]:
     """Return the columns of a file that are the features, in the order of the schema.
 
@@ -100,8 +100,10 @@ def _is_fraction(name: str) -> bool:
         return False
 
 
-def encode(schema: Schema, columns: Sequence[pa.Array | pa.ChunkedArray], where: str, unseen: set[str]) -> Tensor:
-    """Encode Arrow columns as `Schema.encode` encodes a DataFrame.
+def encode(
+    schema: TableSchema, columns: Sequence[pa.Array | pa.ChunkedArray], where: str, unseen: set[str]
+) -> Tensor:
+    """Encode Arrow columns as `TableSchema.encode` encodes a DataFrame.
 
     Parameters
     ----------
@@ -167,7 +169,7 @@ def _holds(kind: pa.DataType, plain: pa.DataType) -> bool:
     return pa.types.is_signed_integer(kind) or kind in (pa.uint8(), pa.uint16(), pa.uint32())
 
 
-def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: Schema) -> pa.DataType:
+def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: TableSchema) -> pa.DataType:
     """Return the type that a key column has in the output.
 
     Parameters
@@ -201,7 +203,9 @@ def key_type(key: str, files: Files, features: Sequence[Sequence[str]], schema: 
     return pa.string() if pa.types.is_null(kind) else kind
 
 
-def csv_reading(schema: Schema, features: Sequence[str], keys: Sequence[tuple[str, pa.DataType]]) -> CsvColumns:
+def csv_reading(
+    schema: TableSchema, features: Sequence[str], keys: Sequence[tuple[str, pa.DataType]]
+) -> CsvColumns:
     """Return how to read a file if it is CSV.
 
     A word such as ``NA`` is not a gap where it is a category of its column, nor in a key.

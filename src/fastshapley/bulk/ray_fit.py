@@ -19,7 +19,7 @@ from fastshapley.bulk.file_search import Files, is_parquet
 from fastshapley.bulk.ray_cluster import connect, processors, ship_code
 from fastshapley.bulk.training_rows import as_frame, common_types, file_types
 from fastshapley.errors import InputError, TrainingError
-from fastshapley.networks.convolutional import Backbone
+from fastshapley.networks.backbone import Backbone
 from fastshapley.support.atomic_files import write_text
 from fastshapley.support.optional import require
 

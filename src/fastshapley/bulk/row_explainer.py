@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fastshapley.bulk.arrow import encode, value_columns, value_names
 from fastshapley.data.image_schema import ImageSchema
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.value_functions.removal import Removal
 
 BATCH_ROWS = 1 << 15  # most rows that are held at a time
@@ -25,7 +25,7 @@ class RowExplainer(Protocol):
     """A fitted explainer of rows; `fastshapley.FastSHAP` is one."""
 
     @property
-    def schema_(self) -> Schema | ImageSchema:
+    def schema_(self) -> TableSchema | ImageSchema:
         """The data that the explainer was fitted to."""
 
     @property
@@ -52,7 +52,7 @@ class RowExplainer(Protocol):
         """Return values (n, players, outputs), base values and predictions (n, outputs) of encoded rows."""
 
 
-def table_schema(explainer: RowExplainer) -> Schema:
+def table_schema(explainer: RowExplainer) -> TableSchema:
     """Return the table that an explainer was fitted to.
 
     Parameters
@@ -62,7 +62,7 @@ def table_schema(explainer: RowExplainer) -> Schema:
 
     Returns
     -------
-    Schema
+    TableSchema
         Its table.
 
     Raises
@@ -70,7 +70,7 @@ def table_schema(explainer: RowExplainer) -> Schema:
     InputError
         If the explainer was fitted to images.
     """
-    if not isinstance(explainer.schema_, Schema):
+    if not isinstance(explainer.schema_, TableSchema):
         raise InputError(
             "the explainer was fitted to images: files and datasets of rows need an explainer of a table"
         )

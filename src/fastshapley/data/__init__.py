@@ -1,1 +1,1 @@
-"""The user's data as one tensor and back: tables, images, players, and the model as a function of tensors."""
+"""The user's data as one tensor: tables, images, their players, and the user's model as a function of tensors."""

@@ -1,4 +1,4 @@
-"""One column of the user's table <-> float64 numbers."""
+"""One column of the user's table as float64 numbers, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastshapley.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-# as pandas infers them
+# The dtype of each kind of numbers that pandas infers in an object column.
 _NUMBERS = {
     "integer": "int64",
     "floating": "float64",
@@ -28,10 +28,22 @@ _GAPS: dict[str, Callable[[], Any]] = {"none": lambda: None, "nan": lambda: np.n
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, the dtype to give back, and for categories the values that the codes stand for.
+    """The layout of one column.
 
-    ``gap`` is what the user's own table has where a value is missing: None, NaN or ``pd.NA``. ``inner`` is the
-    dtype of the categories, or of the numbers in an object column.
+    Attributes
+    ----------
+    key : object
+        The name in the user's table.
+    dtype : str
+        The dtype of the user's column.
+    categories : tuple or None
+        The values that the codes stand for; None for a column of numbers.
+    ordered : bool
+        Whether the categories of a pandas categorical are ordered.
+    gap : str
+        What stands for a missing value in the user's table: ``"none"``, ``"nan"`` or ``"na"``.
+    inner : str
+        The dtype of the categories, or of the numbers in an object column.
     """
 
     key: Any
@@ -43,21 +55,28 @@ class Column:
 
     @property
     def name(self) -> str:
+        """The name as text."""
         return str(self.key)
 
     @property
     def discrete(self) -> bool:
-        """Whether it holds categories or booleans, for which a mean makes no sense."""
+        """Whether the column holds categories or booleans, whose mean is meaningless."""
         return self.categories is not None or self.dtype in ("bool", "boolean")
 
     @property
     def integral(self) -> bool:
-        """Whether it holds integers that are numbers, not categories."""
+        """Whether the column holds integers that are numbers, not categories."""
         return self.categories is None and (self.inner or self.dtype).lower().startswith(("int", "uint"))
 
     @classmethod
     def of(cls, key: Any, values: pd.Series[Any]) -> Column:
-        """What a column of the fitted table looks like."""
+        """Return the layout of a column of the table that an explainer is fitted to.
+
+        Raises
+        ------
+        InputError
+            If the column holds neither numbers, booleans, strings nor categories.
+        """
         dtype = values.dtype
         key = key.item() if isinstance(key, np.generic) else key
         if isinstance(dtype, pd.CategoricalDtype):
@@ -65,7 +84,7 @@ class Column:
             return cls(key, "category", categories, bool(dtype.ordered), inner=str(dtype.categories.dtype))
         if (
             pd.api.types.is_numeric_dtype(dtype)
-            and dtype.kind not in "cO"  # which are complex numbers, and decimals
+            and dtype.kind not in "cO"  # complex numbers and decimals
             and not isinstance(dtype, pd.SparseDtype)
         ):
             return cls(key, str(dtype))
@@ -84,17 +103,23 @@ class Column:
                     f"column {key!r} holds objects such as {present.iloc[0]!r}: turn them into numbers or strings"
                 ) from None
             unique = [value.item() if isinstance(value, np.generic) else value for value in unique]
-            with contextlib.suppress(TypeError):  # of several types: in the order met
+            with contextlib.suppress(TypeError):  # Values of several types keep their order of appearance.
                 unique = sorted(unique)
             return cls(key, str(dtype), tuple(unique), gap=gap)
         raise InputError(f"column {key!r} has dtype {dtype}: turn it into plain numbers, strings or categories")
 
     @classmethod
     def merged(cls, columns: Sequence[Column]) -> Column:
-        """One column of which each of these is a part."""
-        seen = [c for c in columns if c.categories != ()] or list(columns)  # the others hold nothing but gaps
+        """Return the layout of a column that is split into these parts.
+
+        Raises
+        ------
+        InputError
+            If one part holds numbers and another text.
+        """
+        seen = [c for c in columns if c.categories != ()] or list(columns)  # The others hold only gaps.
         if {type(category) for c in seen for category in c.categories or ()} == {bool}:
-            held = next(c for c in seen if c.categories)  # those with gaps: without, booleans are numbers
+            held = next(c for c in seen if c.categories)  # Booleans are categories only where there are gaps.
             seen = [replace(held, categories=(False, True)) if c.dtype in ("bool", "boolean") else c for c in seen]
         first = seen[0]
         if len({c.categories is None for c in seen}) > 1:
@@ -105,15 +130,28 @@ class Column:
             return replace(first, dtype=dtype, inner=inner, gap=gap)
         union = list(dict.fromkeys(category for c in seen for category in c.categories or ()))
         if first.dtype != "category":
-            with contextlib.suppress(TypeError):  # of several types: in the order met
+            with contextlib.suppress(TypeError):  # Values of several types keep their order of appearance.
                 union = sorted(union)
         return replace(first, categories=tuple(union), gap=gap)
 
     def encode(self, values: pd.Series[Any], argument: str) -> NDArray[np.float64]:
-        """Numbers as they are, categories as codes, gaps as NaN; an error names the table ``argument``."""
+        """Return numbers as they are, categories as codes, and gaps as NaN.
+
+        Parameters
+        ----------
+        values : Series
+            The user's column.
+        argument : str
+            The name of the argument that an error message shows.
+
+        Raises
+        ------
+        InputError
+            If a column of numbers holds something else.
+        """
         if self.categories is None:
             try:
-                if values.dtype.kind in "mMc":  # times and complex numbers, which numpy would turn into floats
+                if values.dtype.kind in "mMc":  # NumPy would turn times and complex numbers into floats.
                     raise TypeError
                 return values.to_numpy(dtype=np.float64, na_value=np.nan)
             except (TypeError, ValueError, OverflowError):
@@ -131,7 +169,7 @@ class Column:
         return codes
 
     def codes(self, values: pd.Series[Any]) -> tuple[NDArray[np.float64], NDArray[Any]]:
-        """Of a column of categories, the codes, NaN for gaps and for values that it does not know, and these."""
+        """Return the codes of categories, with NaN for gaps and unknown values, and the unknown values."""
         index = pd.Index(list(self.categories or ()), dtype=object)
         codes = index.get_indexer(pd.Index(values.astype(object))).astype(np.float64)
         unseen = (codes < 0) & values.notna().to_numpy()
@@ -139,7 +177,7 @@ class Column:
         return codes, values.to_numpy(dtype=object)[unseen]
 
     def decode(self, values: NDArray[np.float64]) -> Any:
-        """The column as the user has it."""
+        """Return the column as the user has it."""
         gaps = np.isnan(values)
         if self.categories is not None:
             codes = np.where(gaps, -1, values).astype(np.int64)
@@ -167,7 +205,7 @@ class Column:
 
 
 def _common(dtypes: Sequence[str]) -> str:
-    """The dtype that holds what all of these hold."""
+    """Return the dtype that holds the values of all these dtypes."""
     if len(set(dtypes)) == 1:
         return dtypes[0]
     if "object" in dtypes:
@@ -186,9 +224,9 @@ def _first_text(values: pd.Series[Any]) -> Any:
 
 
 def survives(values: NDArray[np.float64], dtype: np.dtype[Any]) -> bool:
-    """Whether float64 values survive the way back to the user's dtype (a mean of integers would not)."""
-    if dtype.kind == "f":  # where rounding is all that happens
+    """Return whether float64 values fit the user's dtype; a mean of integers does not fit an integer dtype."""
+    if dtype.kind == "f":  # Floats are only rounded.
         return dtype.itemsize >= 8 or not bool((np.abs(values) > np.finfo(dtype).max).any())
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    whole = values == np.floor(values)  # False where there is a NaN
+    whole = values == np.floor(values)  # NaN gives False.
     return bool((whole & (values >= float(low)) & (values <= float(high))).all())

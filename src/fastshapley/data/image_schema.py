@@ -1,10 +1,10 @@
-"""The user's images <-> one tensor, or a stream of them."""
+"""The user's images as one tensor, or as a stream of images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -12,26 +12,48 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from fastshapley.data.augmentation import mix_rows
+from fastshapley.data.players import Partition, Players, Superpixels
+from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows, Stream
 from fastshapley.errors import InputError
-from fastshapley.training.process_group import ProcessGroup
+from fastshapley.explanation import Values, maps
+from fastshapley.support.shap_import import shap
 
 Container = Literal["tensor", "array", "dataset"]
-_CHANNELS = (1, 3, 4)  # that an image may have, if it is to be told from one whose channels come last
-_LOOK = 16  # images of a Dataset that are looked at
-_RANGE = 8.0  # times as wide a range of pixels as at fit is another encoding, 0 to 255 where it was 0 to 1
+_CHANNELS = (1, 3, 4)  # numbers of channels that tell images with channels first from images with channels last
+_INSPECTED_IMAGES = 16  # images of a Dataset that are read to find the layout
+_LARGEST_RANGE = 8.0  # a range of pixels this many times as wide as at fit means another encoding, such as 0 to 255
 
 
 @dataclass(frozen=True)
-class ImageSchema:
-    """The layout of images: their ``shape`` (channels, height, width), and the range of the pixels seen at fit.
+class ImageSchema(Schema):
+    """The layout of images.
 
-    Images come as a tensor or an array (n, channels, height, width), or as a Dataset of images, or of tuples that
-    start with one; a DataLoader stands for its dataset, read by as many workers. As the network takes them.
+    Images are a tensor or an array (n, channels, height, width), or a Dataset of images, or of tuples that start
+    with one. A DataLoader stands for its dataset, which is read by the same number of workers. Pixels are those
+    that the network takes.
 
+    Attributes
+    ----------
+    container : str
+        ``"tensor"``, ``"array"`` or ``"dataset"``.
+    shape : tuple of int
+        (channels, height, width).
+    dtype : str
+        The type of the pixels.
+    low, high : float
+        The range of the pixels at fit.
+
+    Examples
+    --------
     >>> ImageSchema.of(np.zeros((2, 3, 8, 8), dtype=np.float32)).shape
     (3, 8, 8)
     """
+
+    kind = "image"
+    noun = "images"
+    suits_one_thread = False  # convolutions have work for all threads
 
     container: Container
     shape: tuple[int, ...]
@@ -39,29 +61,26 @@ class ImageSchema:
     low: float
     high: float
 
-    def agreed(self, processes: ProcessGroup) -> ImageSchema:
-        """The schema of the images of a whole processes."""
-        if any(other != self for other in processes.everyone(self)):
-            raise InputError(f"X has images of another shape or type in other processes, and {self.shape} here")
-        return self
-
-    @property
-    def discrete(self) -> tuple[bool, ...]:
-        """There are no columns."""
-        return ()
-
     @classmethod
-    def of(cls, X: Any) -> ImageSchema:
-        """The schema of some images; of a Dataset's, some are looked at, twice."""
+    def of(cls, X: Any) -> Self:
+        """Return the schema of some images.
+
+        Some images of a Dataset are read twice, to see that it returns the same images each time.
+
+        Raises
+        ------
+        InputError
+            If X does not hold images of one shape, or holds none.
+        """
         if _is_dataset(X):
             dataset, _ = _dataset(X, "X")
             if len(dataset) == 0:
                 raise InputError("X has no rows")
-            numbers = np.linspace(0, len(dataset) - 1, min(_LOOK, len(dataset))).astype(int).tolist()
+            numbers = np.linspace(0, len(dataset) - 1, min(_INSPECTED_IMAGES, len(dataset))).astype(int).tolist()
             some, again = ([_image(dataset[i]) for i in numbers] for _ in range(2))
             if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(some, again, strict=True)):
                 raise InputError(
-                    "X is a Dataset that gives another image each time: turn its random transforms off"
+                    "X is a Dataset that returns a different image each time: turn its random transforms off"
                 )
             _check_alike(some)
             x, container = torch.stack(some), "dataset"
@@ -73,8 +92,14 @@ class ImageSchema:
         dtype = str(x.dtype).removeprefix("torch.")
         return cls(container, tuple(x.shape[1:]), dtype, float(x.min()), float(x.max()))  # type: ignore[arg-type]
 
+    def agreed(self, everyone: Sequence[Self]) -> Self:
+        """Return this schema, which all processes must share."""
+        if any(other != self for other in everyone):
+            raise InputError(f"X has images of another shape or type in other processes, and {self.shape} here")
+        return self
+
     def encode(self, X: Any, argument: str = "X") -> Rows:
-        """The images as one float32 tensor (n, channels, height, width), or as a stream of such; checked."""
+        """Return the images as one float32 tensor (n, channels, height, width), or as a stream of such images."""
         if _is_dataset(X):
             dataset, workers = _dataset(X, argument)
             return Stream(dataset, _Reader(self, argument), torch.arange(len(dataset)), self.shape, workers)
@@ -83,20 +108,90 @@ class ImageSchema:
         return x.float()
 
     def decode(self, x: Tensor) -> Tensor | NDArray[Any]:
-        """Images of the user's own type."""
+        """Return images of the user's own type."""
         if self.container == "array":
             return x.detach().cpu().numpy().astype(self.dtype)
         return x.detach().to(getattr(torch, self.dtype))
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema as plain JSON values."""
+        """Return the schema as plain JSON values."""
         return {"images": True, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> ImageSchema:
-        """The schema that `to_dict` described."""
+    def from_dict(cls, state: dict[str, Any]) -> Self:
+        """Return the schema that `to_dict` described."""
         fields = {name: value for name, value in state.items() if name != "images"}
         return cls(**{**fields, "shape": tuple(fields["shape"])})
+
+    def _bind(self, players: Superpixels | None) -> Partition:
+        if players is None:
+            raise InputError("players is None, but X has images: pass players=Superpixels(grid=14)")
+        return players.bind_image(self.shape)
+
+    def players_of(self, partition: Partition) -> Players:
+        """Return the players as `Superpixels`."""
+        if partition.grid is not None:
+            return Superpixels(partition.grid, fill=partition.fill)
+        segmentation = np.reshape(partition.owner, partition.shape[1:])
+        return Superpixels(segmentation=segmentation, fill=partition.fill)
+
+    @property
+    def discrete(self) -> tuple[bool, ...]:
+        """Images have no columns."""
+        return ()
+
+    def augment(self, x: Tensor, count: int, generator: torch.Generator, owner: Sequence[int]) -> Tensor:
+        """Return ``count`` new images that are mixed from the images ``x``; see `mix_rows`."""
+        flat = x.flatten(1)
+        channels = flat.shape[1] // len(owner) if owner else 1  # each channel of a pixel belongs to its player
+        mixed = mix_rows(flat, count, [False] * flat.shape[1], generator, [*owner] * channels)
+        return mixed.to(x.dtype).reshape(count, *x.shape[1:])
+
+    def baseline_row(self, x: Rows, players: Partition, values: Mapping[str, Any] | None) -> Tensor:
+        """Return an image (1, channels, height, width) of the players' fill."""
+        if values is not None:
+            raise InputError("values is a mapping from columns to values, but X has images: pass one image")
+        return players.filling(x[:1]).expand_as(x[:1]).contiguous()
+
+    def missing_row(self, x: Rows) -> Tensor:
+        """Refuse: pixels cannot be missing."""
+        raise InputError("pixels cannot be missing: use Baseline(), which gives hidden pixels the players' fill")
+
+    @property
+    def summary_names(self) -> tuple[str, ...]:
+        """The mean and the spread of each channel."""
+        return tuple(f"{what} of channel {c}" for what in ("mean", "spread") for c in range(self.shape[0]))
+
+    @property
+    def summary_discrete(self) -> tuple[bool, ...]:
+        """Means and spreads are numbers."""
+        return (False,) * len(self.summary_names)
+
+    def summarise(self, x: Tensor) -> Tensor:
+        """Return the mean and the spread of each channel, (n, 2 * channels)."""
+        return channel_statistics(x)
+
+    def examples(self, sample: Tensor, count: int) -> Tensor:
+        """Return ``count`` random images."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.rand(count, *self.shape, generator=generator)
+
+    def explanation(
+        self, x: Rows, values: Values, players: Partition, *, upsample: bool = False
+    ) -> shap.Explanation:
+        """Return the explanation of images.
+
+        The images in it have their channels last, as plots expect, and lie between 0 and 1: others are rescaled.
+        """
+        data = x[:].movedim(1, -1).cpu().numpy()
+        if len(data) and (data.min() < 0 or data.max() > 1):
+            data = (data - data.min()) / max(float(data.max() - data.min()), 1e-12)
+        upsample = upsample or players.grid is None
+        return values.explanation(lambda v: maps(v, players, upsample=upsample)[..., None, :], data=data)
+
+    def shaped_values(self, values: Tensor, players: Partition, *, upsample: bool = False) -> NDArray[np.float64]:
+        """Return values as maps; see `maps`."""
+        return maps(values, players, upsample=upsample)
 
     def _check(self, x: Tensor, argument: str) -> None:
         _check_layout(x, argument)
@@ -106,16 +201,23 @@ class ImageSchema:
             return
         low, high = float(x.min()), float(x.max())
         width = self.high - self.low
-        if width > 0 and (high - self.high > (_RANGE - 1) * width or self.low - low > (_RANGE - 1) * width):
+        margin = (_LARGEST_RANGE - 1) * width
+        if width > 0 and (high - self.high > margin or self.low - low > margin):
             raise InputError(
                 f"{argument} has pixels from {low:.4g} to {high:.4g}, and at fit they were from {self.low:.4g} to "
-                f"{self.high:.4g}: scale {argument} as the images at fit were, for instance {argument} / 255"
+                f"{self.high:.4g}: scale {argument} as the images at fit, for instance {argument} / 255"
             )
+
+
+def channel_statistics(x: Tensor) -> Tensor:
+    """Return the mean and the spread of each channel of images (n, channels, ...), (n, 2 * channels)."""
+    pixels = x.flatten(2)
+    return torch.cat([pixels.mean(2), pixels.std(2)], dim=1)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """An item of a Dataset to its image; a class, so that other processes can be given it."""
+    """Returns the image of an item of a Dataset. It is a class so that it can be sent to other processes."""
 
     schema: ImageSchema
     argument: str
@@ -132,7 +234,7 @@ def _is_dataset(X: Any) -> bool:
 
 
 def _dataset(X: Any, argument: str) -> tuple[Any, int]:
-    """A Dataset, or that of a DataLoader, and by how many workers it is read."""
+    """Return the Dataset, of a DataLoader its own one, and the number of workers that read it."""
     dataset, workers = (X.dataset, X.num_workers) if isinstance(X, DataLoader) else (X, 0)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         what = type(dataset).__name__
@@ -149,7 +251,8 @@ def _image(item: Any, where: str = "an item of X") -> Tensor:
     if not isinstance(image, Tensor) or image.ndim != 3:
         what = f"of shape {tuple(image.shape)}" if isinstance(image, Tensor) else f"a {type(image).__name__}"
         raise InputError(
-            f"{where} is {what}: the Dataset must give tensors (channels, height, width), first in a tuple"
+            f"{where} is {what}: the Dataset must return tensors (channels, height, width), or tuples that start "
+            "with one"
         )
     return image
 
@@ -157,7 +260,7 @@ def _image(item: Any, where: str = "an item of X") -> Tensor:
 def _check_alike(images: Sequence[Tensor]) -> None:
     shapes = sorted({tuple(image.shape) for image in images})
     if len(shapes) > 1:
-        raise InputError(f"X has images of shapes {shapes[0]} and {shapes[1]}: resize them to one")
+        raise InputError(f"X has images of shapes {shapes[0]} and {shapes[1]}: resize them to one shape")
 
 
 def _as_tensor(X: Any, argument: str) -> Tensor:
@@ -166,7 +269,7 @@ def _as_tensor(X: Any, argument: str) -> Tensor:
     try:
         array = np.asarray(X)
     except ValueError as error:
-        raise InputError(f"{argument} has images of several shapes: resize them to one ({error})") from error
+        raise InputError(f"{argument} has images of several shapes: resize them to one shape ({error})") from error
     if array.dtype.kind not in "biuf":
         raise InputError(f"{argument} has dtype {array.dtype}: pass images as numbers")
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))

@@ -1,4 +1,4 @@
-"""Any user's model -> one batched function of tensors."""
+"""The user's model, of any kind, as one batched function of tensors."""
 
 from __future__ import annotations
 
@@ -19,59 +19,85 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows
-from fastshapley.data.table_schema import Schema, Table
+from fastshapley.data.table_schema import Table
 from fastshapley.errors import InputError, ModelError
 
 Scale = Literal["probabilities", "probability", "real"]
-_PROBE, _PROBE_IMAGES = 256, 32  # rows that a model is tried out on
-_BATCH = 1 << 14  # rows a call, at most: trees and networks are fast here
-_ENTRIES = 1 << 21  # of a batch, which stays a few megabytes
+TRIAL_ROWS = 256  # rows of a table that a model is tried out on
+TRIAL_IMAGES = 32  # images that a model is tried out on
+BATCH_ROWS = 1 << 14  # largest number of rows per call: trees and networks are fast at this size
+BATCH_ENTRIES = 1 << 21  # largest number of entries per call, so that a batch stays at a few megabytes
+_SMALLEST_BATCH = 16  # rows per call, however many entries they have
 
 
 def trial_rows(x: Rows) -> Tensor:
-    """The rows to try a model out on."""
-    some = x[:_PROBE_IMAGES]
-    return some if some.ndim > 2 else x[:_PROBE]
+    """Return the first rows, on which a model is tried out."""
+    some = x[:TRIAL_IMAGES]
+    return some if some.ndim > 2 else x[:TRIAL_ROWS]
 
 
 class ModelFunction:
-    """A user's model as a function from encoded rows (n, columns), or images, to outputs (n, outputs), float64.
+    """The user's model as a function from encoded rows (n, ...) to outputs (n, outputs), float64.
 
-    The model is called in batches with rows of the type that the user passed. ``scale`` says what the
-    outputs are: ``"probabilities"`` (each row sums to one), ``"probability"`` (of the positive class alone)
-    or ``"real"``; with ``logits`` the model returns logits, which are turned into probabilities. ``evaluations``
-    counts the rows that the model has been called with, and ``seconds`` how long that took; ``tried`` are its
-    outputs for the probe.
+    The model is called in batches, with rows of the type that the user passed.
+
+    Parameters
+    ----------
+    model : object
+        The user's model.
+    schema : Schema
+        The layout of the rows.
+    probe : Tensor
+        Some encoded rows, on which the model is tried out.
+    logits : bool
+        Whether the model returns logits, which are turned into probabilities.
+
+    Attributes
+    ----------
+    scale : str
+        ``"probabilities"`` if the outputs of each row sum to one, ``"probability"`` if the output is that of the
+        positive class alone, and ``"real"`` otherwise.
+    evaluations : int
+        The number of rows that the model has been called with.
+    seconds : float
+        The time that these calls took.
+    tried : Tensor
+        The outputs for ``probe``.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be called, or does not return one row of numbers for each row.
     """
 
-    def __init__(self, model: Any, schema: Schema | ImageSchema, probe: Tensor, logits: bool = False) -> None:
-        """``probe`` holds some encoded rows, on which the model is tried out."""
+    def __init__(self, model: Any, schema: Schema, probe: Tensor, logits: bool = False) -> None:
         self.model, self.schema, self.logits = model, schema, logits
         self.evaluations, self.seconds = 0, 0.0
-        self.outputs = 0  # set by the first call
+        self.outputs = 0  # The first call sets it.
         self._predict, known_scale = _predictor(model)
         if logits and known_scale is not None:
-            raise ModelError(f"logits is True, but a {type(model).__name__} is not called for logits: leave it out")
+            raise ModelError(f"logits is True, but a {type(model).__name__} does not return logits: leave it out")
         self._integers_allowed = _is(is_regressor, model)
         self.tried = y = self(probe)
         if known_scale not in (None, "real") and (y.min() < -1e-6 or y.max() > 1 + 1e-6):
             raise ModelError(f"model returns probabilities outside [0, 1]: from {y.min():.3g} to {y.max():.3g}")
-        if known_scale in (None, "probabilities"):  # of several labels, each may be likely on its own
+        if known_scale in (None, "probabilities"):  # With several labels, each may be likely on its own.
             known_scale = "probabilities" if _sum_to_one(y) else "probability" if logits else "real"
         self.scale: Scale = known_scale
         self.output_names = _output_names(model, self.outputs)
 
     def __call__(self, x: Rows) -> Tensor:
-        if len(x) == 0:  # which few models take
+        """Return the outputs of encoded rows, (n, outputs)."""
+        if len(x) == 0:  # Few models accept this.
             return torch.zeros(0, self.outputs, dtype=torch.float64, device=x.device)
-        size = max(16, min(_BATCH, _ENTRIES // x[:1].numel()))
+        size = max(_SMALLEST_BATCH, min(BATCH_ROWS, BATCH_ENTRIES // x[:1].numel()))
         return torch.cat([self._call(part) for part in x.split(size)]).to(x.device)
 
     @property
     def pace(self) -> float:
-        """Seconds a row."""
+        """The seconds per row."""
         return self.seconds / max(1, self.evaluations)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,7 +114,7 @@ class ModelFunction:
             y = self._predict(rows)
         except ModelError:
             raise
-        except Exception as error:  # whatever the user's model raises, once, with what it was called with
+        except Exception as error:  # A user's model may raise anything; the message adds what it was called with.
             raise ModelError(
                 f"model failed on {len(x)} rows, a {type(rows).__name__}: {type(error).__name__}: {error}"
                 + self._gap_hint(x)
@@ -101,7 +127,7 @@ class ModelFunction:
         if not self.outputs:
             self.outputs = y.shape[1]
         if y.shape[1] != self.outputs:
-            raise ModelError(f"model returned {y.shape[1]} outputs a row, and {self.outputs} before")
+            raise ModelError(f"model returned {y.shape[1]} outputs per row, and {self.outputs} before")
         finite = np.isfinite(y).all(axis=1)
         if not finite.all():
             row = int(np.argmin(finite))
@@ -112,30 +138,42 @@ class ModelFunction:
         return torch.from_numpy(y)
 
     def _gap_hint(self, x: Tensor) -> str:
-        if isinstance(self.schema, ImageSchema):
-            return ""
-        gaps = x.isnan().any(0).tolist()
-        names = [
-            c.name for c, gap in zip(self.schema.columns, gaps, strict=True) if gap and c.categories is not None
-        ]
-        return f" (categories are missing in {names}; one not seen at fit counts as missing)" if names else ""
+        names = self.schema.missing_categories(x)
+        return f" (categories are missing in {names}; a category not seen at fit is missing)" if names else ""
 
 
 def given_outputs(predictions: Any, rows: int, outputs: int, *, logits: bool) -> Tensor:
-    """A model's outputs for so many rows as the user has them, (n, outputs), float64."""
+    """Return a model's outputs that the user computed, (n, outputs), float64.
+
+    Parameters
+    ----------
+    predictions : array-like
+        What the model returned.
+    rows : int
+        The number of rows that were explained.
+    outputs : int
+        The number of outputs of the explainer.
+    logits : bool
+        Whether the model returns logits, which are turned into probabilities.
+
+    Raises
+    ------
+    InputError
+        If ``predictions`` has another shape, or values that are not finite.
+    """
     try:
         y = _as_matrix(predictions, rows, integers_allowed=True)
     except ModelError as error:
         raise InputError(f"predictions is not what the model returns for X: {error}") from error
     if y.shape[1] != outputs:
-        raise InputError(f"predictions has {y.shape[1]} outputs a row, and the explainer {outputs}")
+        raise InputError(f"predictions has {y.shape[1]} outputs per row, and the explainer has {outputs}")
     if not np.isfinite(y).all():
         raise InputError("predictions has values that are not finite")
     return torch.from_numpy(_probabilities(y) if logits else y)
 
 
 def _predictor(model: Any) -> tuple[Callable[[Table], Any], Scale | None]:
-    """How to call the model on a batch of rows, and what it returns where that is known."""
+    """Return a function that calls the model with a batch of rows, and the scale of its outputs if it is known."""
     if isinstance(model, nn.Module):
         return _torch_predictor(model), None
     if not isinstance(model, type):
@@ -158,7 +196,7 @@ def _predictor(model: Any) -> tuple[Callable[[Table], Any], Scale | None]:
 
 
 def _estimator(model: Any) -> tuple[Callable[[Table], Any], Scale | None] | None:
-    """The same for a fitted estimator or booster; None for what is neither."""
+    """Return the same for a fitted estimator or booster; None for another object."""
     package = type(model).__module__.partition(".")[0]
     if package == "xgboost" and hasattr(model, "save_config"):
         return _xgboost_booster(model)
@@ -180,7 +218,7 @@ def _estimator(model: Any) -> tuple[Callable[[Table], Any], Scale | None] | None
 
 
 def _is(kind: Callable[[Any], bool], model: Any) -> bool:
-    """scikit-learn's own answer, False for what is no estimator of its kind."""
+    """Return the answer of scikit-learn; False for an object that is not an estimator."""
     try:
         return kind(model)
     except AttributeError:
@@ -201,7 +239,7 @@ def _check_fitted(model: Any) -> None:
 
 
 def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
-    lock = threading.Lock()  # a second thread must not find the model in the first one's mode
+    lock = threading.Lock()  # A second thread must not see the mode that the first one set.
 
     def predict(rows: Table) -> Any:
         like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
@@ -209,11 +247,11 @@ def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
             rows = torch.from_numpy(rows)
         elif not isinstance(rows, Tensor):
             try:
-                frame = pd.DataFrame(rows)  # which knows what to make of pd.NA
+                frame = pd.DataFrame(rows)  # pandas converts pd.NA.
                 rows = torch.as_tensor(frame.to_numpy(dtype=np.float64, copy=True, na_value=np.nan))
             except (TypeError, ValueError):
                 raise ModelError(
-                    "model is a torch.nn.Module, which takes numbers, but X has text columns"
+                    "model is a torch.nn.Module, which takes numbers, but X has columns of text: encode them first"
                 ) from None
         if rows.is_floating_point():
             rows = rows.to(like.dtype)
@@ -223,7 +261,7 @@ def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
             try:
                 return model(rows.to(like.device))
             finally:
-                for module in training:  # one by one: parts of a model may be frozen
+                for module in training:  # Parts of a model may have been frozen, so each part is set on its own.
                     module.training = True
 
     return predict
@@ -262,14 +300,14 @@ def _catboost_booster(model: Any) -> tuple[Callable[[Table], Any], Scale]:
 def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]:
     if isinstance(y, Tensor):
         y = y.detach().cpu()
-        y = (y.double() if y.is_floating_point() else y).numpy()  # numpy has no bfloat16
+        y = (y.double() if y.is_floating_point() else y).numpy()  # NumPy has no bfloat16.
     if isinstance(y, list | tuple) and y and np.ndim(y[0]) >= 2:
         raise ModelError(
             f"model returned a {type(y).__name__} of {len(y)} arrays, one for each target: pass a function that "
             "picks or joins them, such as lambda X: model.predict_proba(X)[0]"
         )
     if np.ma.is_masked(y):
-        raise ModelError("model returned a masked array, some of which is masked: return a number for each row")
+        raise ModelError("model returned a masked array with masked entries: return a number for each row")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         array = np.asarray(y)
@@ -289,7 +327,7 @@ def _as_matrix(y: Any, rows: int, integers_allowed: bool) -> NDArray[np.float64]
 
 
 def _probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of logits (n, outputs): their softmax, or the sigmoid of a single one."""
+    """Return the softmax of logits (n, outputs), or the sigmoid of a single one."""
     if logits.shape[1] == 1:
         return special.expit(logits)
     return special.softmax(logits, axis=1)

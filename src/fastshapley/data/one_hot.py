@@ -1,4 +1,4 @@
-"""One-hot columns: which columns of a table are the categories of one column that it once had."""
+"""One-hot columns: which columns of a table encode the categories of one former column."""
 
 from __future__ import annotations
 
@@ -13,24 +13,38 @@ from numpy.typing import NDArray
 
 from fastshapley.errors import InputError
 
-_CHANCE = math.log(1e-6)  # that independent columns would look like this, which is too much
-_FLAGS = {"is", "has", "have", "had", "was", "can", "flag", "any"}  # how names of flags start
+_CHANCE = math.log(1e-6)  # largest log-probability with which independent columns may look one-hot
+_FLAGS = {"is", "has", "have", "had", "was", "can", "flag", "any"}  # first words of the names of flags
 
 
 def recognised(names: Sequence[str], x: NDArray[np.float64], others: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The columns of each category that the columns ``x`` (rows, columns) with these ``names`` stand for.
+    """Return the one-hot columns of each category.
 
-    They hold 0 and 1, have names that start alike, up to a separator, and no row has two of them. It must not be by
-    chance: if columns with as many ones were independent, the odds for that must be below one in a million. Where
-    rows have none, a category was dropped, or there are gaps; this may also be so of flags (``is_child``,
-    ``is_retired``), which are left alone, and of rare ones in rows that repeat each other, whose odds are not what
-    they seem: so most rows must have one. ``others`` are the names that the groups must not have, too.
+    They hold 0 and 1, their names start alike up to a separator, and no row has two ones. This must not be chance:
+    if columns with the same number of ones were independent, the probability must be below one in a million. Rows
+    without a one mean that a category was dropped, or that there are gaps. Flags such as ``is_child`` and
+    ``is_retired`` can look like this, too, so they are left alone. So can rare flags in rows that repeat each
+    other, for which the probability is wrong, so most rows must have a one.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names of the columns.
+    x : ndarray of shape (rows, columns)
+        The columns.
+    others : sequence of str
+        Further names that groups must not have.
+
+    Returns
+    -------
+    dict
+        The names of the columns of each group.
     """
     sharing = _sharing(names, x)
     used = {*names, *others}
     taken: set[int] = set()
     found: dict[str, list[str]] = {}
-    for prefix in sorted(sharing, key=len):  # a category's own name may hold separators
+    for prefix in sorted(sharing, key=len):  # The name of a category may contain separators.
         columns = [column for column in sharing[prefix] if column not in taken]
         longer = [other for other in sharing if other.startswith(prefix) and {*columns} <= {*sharing[other]}]
         name = max(longer, key=len)
@@ -41,22 +55,34 @@ def recognised(names: Sequence[str], x: NDArray[np.float64], others: Sequence[st
 
 
 def columns_of(X: Any) -> tuple[list[str], NDArray[np.float64]]:
-    """The names of a frame's columns that may be one-hot, and what they hold, (rows, columns)."""
+    """Return the names of the numeric columns of a frame, and their values (rows, columns).
+
+    Raises
+    ------
+    InputError
+        If X is not a DataFrame, or has two columns with the same name.
+    """
     if not isinstance(X, pd.DataFrame):
         raise InputError(
-            f"X is a {type(X).__name__}, whose columns have no names to go by: pass a DataFrame, or the encoder to "
+            f"X is a {type(X).__name__}, whose columns have no names: pass a DataFrame, or pass the encoder to "
             "Groups.from_transformer"
         )
     if not X.columns.is_unique:
         again = list(map(str, X.columns[X.columns.duplicated()].unique()))
-        raise InputError(f"X has several columns of the same name: {again}. Rename them, or leave some out")
+        raise InputError(f"X has several columns with the same name: {again}. Rename them, or leave some out")
     keys = [key for key, dtype in X.dtypes.items() if pd.api.types.is_numeric_dtype(dtype) and dtype.kind != "c"]
     held = [X[key].to_numpy(dtype=np.float64, na_value=np.nan) for key in keys]
     return [str(key) for key in keys], np.stack(held).T if held else np.empty((len(X), 0))
 
 
 def encoded(transformer: Any) -> dict[str, list[int]]:
-    """Where the columns that each one-hot encoded column became are in what a fitted transformer returns."""
+    """Return the positions of the columns that a fitted transformer makes of each one-hot encoded column.
+
+    Raises
+    ------
+    InputError
+        If the transformer has no one-hot encoder.
+    """
     from sklearn.utils.validation import check_is_fitted
 
     if not _has_encoder(transformer):
@@ -74,7 +100,7 @@ def encoded(transformer: Any) -> dict[str, list[int]]:
 
 
 def _sharing(names: Sequence[str], x: NDArray[np.float64]) -> dict[str, list[int]]:
-    """Beginnings of names, up to a separator, and the columns of 0 and 1 that have them, if several do."""
+    """Return the columns of 0 and 1 by the start of their names, up to a separator, if several share it."""
     sharing: dict[str, list[int]] = {}
     for column, name in enumerate(names):
         for separator in re.finditer(r"[\W_]+", name):
@@ -87,17 +113,17 @@ def _sharing(names: Sequence[str], x: NDArray[np.float64]) -> dict[str, list[int
 
 
 def _exclusive(name: str, x: NDArray[np.float64]) -> bool:
-    """Whether no row has two ones, and this is not by chance."""
+    """Return whether no row has two ones, and this is not by chance."""
     if len(x) == 0:
         return False
     ones = x.sum(1)
     if ones.max() > 1:
         return False
     dropped = bool(ones.min() == 0)
-    flags = name.rpartition("__")[2].lower() in _FLAGS  # what a ColumnTransformer puts in front does not count
+    flags = name.rpartition("__")[2].lower() in _FLAGS  # The prefix of a ColumnTransformer does not count.
     if dropped and (flags or ones.mean() <= 0.5):
         return False
-    none, one = 1.0, 0.0  # how likely it is that a row of independent columns has no one, and a single one
+    none, one = 1.0, 0.0  # probabilities that a row of independent columns has no ones, and a single one
     for share in x.mean(0):
         none, one = none * (1 - share), one * (1 - share) + none * share
     return len(x) * math.log(none + one if dropped else one) < _CHANCE
@@ -114,7 +140,7 @@ def _has_encoder(transformer: Any) -> bool:
 
 
 def _blocks(transformer: Any, names: Sequence[str] | None) -> Iterator[tuple[str, int, int]]:
-    """Of each encoded column its name, and where its columns start and how many they are.
+    """Yield the name of each encoded column, the position of its first new column, and their number.
 
     ``names`` are those of the columns that the transformer is given, if they are known.
     """
@@ -126,7 +152,7 @@ def _blocks(transformer: Any, names: Sequence[str] | None) -> Iterator[tuple[str
         given = _given_names(transformer, names)
         for name, part, columns in transformer.transformers_:
             place = transformer.output_indices_[name]
-            if place.start == place.stop:  # no columns were selected for it, and it was not fitted
+            if place.start == place.stop:  # A part without columns is not fitted.
                 continue
             for block, first, width in _blocks(part, _chosen(given, columns)):
                 yield block, place.start + first, width
@@ -138,7 +164,7 @@ def _blocks(transformer: Any, names: Sequence[str] | None) -> Iterator[tuple[str
 
 
 def _chosen(given: NDArray[Any], columns: Any) -> list[str]:
-    """The names of the columns that a ColumnTransformer gives to one of its parts."""
+    """Return the names of the columns that a ColumnTransformer gives to one of its parts."""
     if isinstance(columns, slice):
         if isinstance(columns.start, str) or isinstance(columns.stop, str):
             columns = pd.Index(given).slice_indexer(columns.start, columns.stop)
@@ -151,7 +177,7 @@ def _chosen(given: NDArray[Any], columns: Any) -> list[str]:
 
 
 def _given_names(transformer: Any, names: Sequence[str] | None) -> NDArray[Any]:
-    """The names of the columns that a fitted transformer was given; steps before it may have lost them."""
+    """Return the names of the columns that a fitted transformer was given; earlier steps may have lost them."""
     own = getattr(transformer, "feature_names_in_", None)
     if own is not None:
         return np.asarray(own, dtype=object)
@@ -161,7 +187,7 @@ def _given_names(transformer: Any, names: Sequence[str] | None) -> NDArray[Any]:
 
 
 def _widths(encoder: Any) -> list[int]:
-    """How many columns a fitted OneHotEncoder makes of each."""
+    """Return the number of columns that a fitted OneHotEncoder makes of each column."""
     rare = getattr(encoder, "infrequent_categories_", [None] * len(encoder.categories_))
     dropped = [None] * len(encoder.categories_) if encoder.drop_idx_ is None else encoder.drop_idx_
     return [

@@ -1,15 +1,16 @@
 """Players: what a coalition switches on or off.
 
-`Features`, `Groups` and `Superpixels` are what a user writes; bound to a table's columns, or to the size of images,
-each becomes a `Partition`, which is all that the rest of the library knows about players.
+A user writes `Features`, `Groups` or `Superpixels`. Bound to the columns of a table or to the size of images, each
+becomes a `Partition`, which is all that the rest of the library knows about players.
 """
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,11 +23,21 @@ from fastshapley.errors import InputError
 
 @dataclass(frozen=True)
 class Partition:
-    """Every entry of an input belongs to one player.
+    """Which player owns each entry of an input.
 
-    ``owner`` holds the number of the player that owns each column, or each pixel, row by row. Of images, ``shape``
-    is (1, height, width), ``grid`` how the players lie, (rows, columns), if they are a grid, and ``fill`` what the
-    channels of a hidden pixel are.
+    Attributes
+    ----------
+    names : tuple of str
+        The players' names.
+    owner : tuple of int
+        The number of the player that owns each column, or each pixel row by row. Empty if the players are not
+        columns.
+    shape : tuple of int
+        (1, height, width) for images, empty for tables.
+    grid : tuple of int or None
+        The rows and columns of superpixels that form a grid.
+    fill : tuple of float
+        The channels of a hidden pixel.
     """
 
     names: tuple[str, ...]
@@ -39,8 +50,20 @@ class Partition:
         return len(self.names)
 
     def mask(self, s: Tensor) -> Tensor:
-        """Coalitions (..., players) to the entries they show, (..., columns) or (..., 1, height, width).
+        """Return the entries that coalitions show.
 
+        Parameters
+        ----------
+        s : Tensor
+            Coalitions (..., players), boolean.
+
+        Returns
+        -------
+        Tensor
+            (..., columns) for tables, (..., 1, height, width) for images.
+
+        Examples
+        --------
         >>> Partition(("a", "b"), (0, 1, 1)).mask(torch.tensor([False, True]))
         tensor([False,  True,  True])
         """
@@ -48,11 +71,11 @@ class Partition:
         return shown.unflatten(-1, self.shape) if self.shape else shown
 
     def members(self, player: int) -> list[int]:
-        """The columns of one player."""
+        """Return the columns of one player."""
         return [column for column, owner in enumerate(self.owner) if owner == player]
 
     def filling(self, like: Tensor) -> Tensor:
-        """What hidden pixels show: (1, channels, 1, 1), for images (n, channels, height, width)."""
+        """Return what hidden pixels show, (1, channels, 1, 1), with the type of the images ``like``."""
         return torch.tensor(self.fill, dtype=like.dtype, device=like.device).reshape(1, -1, 1, 1)
 
     @cached_property
@@ -64,35 +87,66 @@ class Partition:
         return torch.tensor(self.owner)
 
 
+class Players(ABC):
+    """What a user may pass as ``players``.
+
+    Attributes
+    ----------
+    kind : str
+        The kind of data that the players are for, as in `Schema.kind`.
+    """
+
+    kind: ClassVar[str]
+
+
 @dataclass(frozen=True)
-class Features:
+class Features(Players):
     """Each column is a player."""
 
+    kind = "table"
+
     def bind(self, columns: Sequence[str]) -> Partition:
+        """Return the players of a table with these column names."""
         return Partition(tuple(columns), tuple(range(len(columns))))
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Columns that enter and leave together: a mapping from a player's name to its columns.
+class Groups(Players):
+    """Columns that enter and leave a coalition together.
 
-    Columns are given by name, or by position in an array. Columns that no group names stay players of
-    their own. Players come in the order of their first column.
+    Columns outside of the groups stay players of their own. Players have the order of their first column.
 
+    Parameters
+    ----------
+    groups : mapping of str to sequence
+        The columns of each player, by name, or by position in an array.
+
+    Examples
+    --------
     >>> Groups({"job": ["job_clerk", "job_chef"]}).bind(["age", "job_clerk", "job_chef"]).names
     ('age', 'job')
     """
+
+    kind = "table"
 
     groups: Mapping[str, Sequence[str | int]]
 
     @classmethod
     def from_one_hot(cls, X: Any) -> Groups:
-        """The one-hot columns of a DataFrame, as `pandas.get_dummies` makes them, each category as one player.
+        """Return one player for each category that is one-hot encoded in a DataFrame.
 
-        These are columns of 0 and 1 whose names start alike, up to a separator, which is the player's name, and of
-        which every row has one, or at most one where a category was dropped or there are gaps. Flags that are
-        independent of each other are not, and rows must be enough to tell, some twenty at least.
+        These are columns of 0 and 1, as `pandas.get_dummies` makes them. Their names start alike, up to a
+        separator, and that start is the player's name. Each row has exactly one of them, or at most one where a
+        category was dropped or where there are gaps. Independent flags are not grouped. About twenty rows are
+        needed to tell.
 
+        Parameters
+        ----------
+        X : DataFrame
+            The table with one-hot columns.
+
+        Examples
+        --------
         >>> import pandas as pd
         >>> X = pd.DataFrame({"age": range(24), "job": ["clerk", "chef", "nurse"] * 8})
         >>> Groups.from_one_hot(pd.get_dummies(X))
@@ -102,11 +156,17 @@ class Groups:
 
     @classmethod
     def from_transformer(cls, transformer: Any) -> Groups:
-        """Each column that a fitted ColumnTransformer one-hot encodes as one player of the columns that it makes.
+        """Return one player for each column that a fitted transformer one-hot encodes.
 
-        The transformer may also be a OneHotEncoder, or a Pipeline that ends in either. The groups are of the table
-        that it returns, by position.
+        The groups name columns of the table that the transformer returns, by position.
 
+        Parameters
+        ----------
+        transformer : ColumnTransformer, OneHotEncoder or Pipeline
+            A fitted transformer; a pipeline must end in one of the other two.
+
+        Examples
+        --------
         >>> from sklearn.preprocessing import OneHotEncoder
         >>> Groups.from_transformer(OneHotEncoder().fit([["clerk", "yes"], ["chef", "no"], ["nurse", "no"]]))
         Groups(groups={'column 0': [0, 1, 2], 'column 1': [3, 4]})
@@ -114,12 +174,19 @@ class Groups:
         return cls(one_hot.encoded(transformer))
 
     def bind(self, columns: Sequence[str]) -> Partition:
+        """Return the players of a table with these column names.
+
+        Raises
+        ------
+        InputError
+            If a group names a column that is not there, or two groups name the same column.
+        """
         if not isinstance(self.groups, Mapping):
-            raise InputError(f"players: Groups takes a mapping from names to columns, and got {self.groups!r}")
+            raise InputError(f"players: Groups takes a mapping from names to columns, but got {self.groups!r}")
         player_of: dict[int, str] = {}
         for player, members in self.groups.items():
             if not isinstance(player, str):
-                raise InputError(f"players: the group {player!r} needs a text as its name")
+                raise InputError(f"players: the group name {player!r} must be a string")
             if np.ndim(members) != 1 or len(members) == 0:
                 raise InputError(f"players: group {player!r} must be a non-empty list of columns, got {members!r}")
             for member in members:
@@ -141,35 +208,50 @@ class Groups:
         return Partition(tuple(names), tuple(owner))
 
     def _position(self, player: str, member: str | int, columns: Sequence[str]) -> int:
-        if str(member) in columns:  # a number too: a frame's columns may be numbered
+        if str(member) in columns:  # The columns of a frame may be numbers, too.
             return list(columns).index(str(member))
         if isinstance(member, int | np.integer) and 0 <= member < len(columns):
             return int(member)
         raise InputError(
-            f"players: group {player!r} names {member!r}, which is not a column; there are {list(columns)}"
+            f"players: group {player!r} names {member!r}, which is not a column; the columns are {list(columns)}"
         )
 
 
 @dataclass(frozen=True)
-class Superpixels:
-    """Patches of an image that enter and leave together.
+class Superpixels(Players):
+    """Patches of an image that enter and leave a coalition together.
 
-    grid: how many patches an image has in each direction, one number or (rows, columns), which divide its height
-        and width; or
-    segmentation: an array (height, width) of whole numbers, the same for all images, with a number for each patch.
-    fill: what a hidden pixel is, one number or one a channel. Zero is the mean colour for a network that takes
+    Parameters
+    ----------
+    grid : int or tuple of int, optional
+        The number of patches in each direction, one number or (rows, columns). They must divide the height and the
+        width of the images.
+    segmentation : array of shape (height, width), optional
+        The number of the patch of each pixel, the same for all images. Give either this or ``grid``.
+    fill : float or sequence of float
+        The value of a hidden pixel, one number or one per channel. Zero is the mean colour for a network that takes
         standardised images.
 
+    Examples
+    --------
     >>> Superpixels(grid=2).bind_image((3, 4, 4)).owner
     (0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3)
     """
+
+    kind = "image"
 
     grid: int | tuple[int, int] | None = None
     segmentation: Any = None
     fill: float | Sequence[float] = 0.0
 
     def bind_image(self, shape: Sequence[int]) -> Partition:
-        """The players of images of this shape, (channels, height, width)."""
+        """Return the players of images of this shape, (channels, height, width).
+
+        Raises
+        ------
+        InputError
+            If the grid, the segmentation or the fill does not fit the images.
+        """
         channels, height, width = shape
         fill = self._fill(channels)
         if (self.grid is None) == (self.segmentation is None):
@@ -182,7 +264,7 @@ class Superpixels:
             return Partition(names, owner, (1, height, width), None, fill)
         grid = self.grid if isinstance(self.grid, tuple | list) else (self.grid, self.grid)
         if len(grid) != 2 or not all(isinstance(g, int | np.integer) and g > 0 for g in grid):
-            raise InputError(f"players: grid is {self.grid!r}; use a whole number, or two, (rows, columns)")
+            raise InputError(f"players: grid is {self.grid!r}; use an integer or a pair (rows, columns)")
         rows, columns = int(grid[0]), int(grid[1])  # type: ignore[arg-type]
         if height % rows or width % columns:
             raise InputError(
@@ -199,17 +281,17 @@ class Superpixels:
         fill = np.asarray(self.fill, dtype=np.float64)
         if fill.shape not in ((), (channels,)) or not np.isfinite(fill).all():
             raise InputError(
-                f"players: fill is {self.fill!r}; use a number, or one for each of {channels} channels"
+                f"players: fill is {self.fill!r}; use one number, or one for each of the {channels} channels"
             )
         return tuple(np.broadcast_to(fill, (channels,)).tolist())
 
 
 def _segments(segmentation: ArrayLike, height: int, width: int) -> tuple[int, ...]:
-    """The segments' numbers from 0, without gaps, in the order of the numbers given."""
+    """Return the segment of each pixel, numbered from 0 without gaps in the order of the given numbers."""
     given = np.asarray(segmentation.cpu() if isinstance(segmentation, Tensor) else segmentation)
     if given.shape != (height, width) or given.dtype.kind not in "iu":
         raise InputError(
-            f"players: segmentation has shape {given.shape} and dtype {given.dtype}; give whole numbers of shape "
+            f"players: segmentation has shape {given.shape} and dtype {given.dtype}; use integers of shape "
             f"({height}, {width}), one for each pixel, the same for all images"
         )
     return tuple(np.unique(given, return_inverse=True)[1].ravel().tolist())

@@ -1,4 +1,4 @@
-"""Rows that are read when they are needed: what training asks of a tensor, for data that memory cannot hold."""
+"""Rows that are read when they are needed, for data that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,22 @@ from torch.utils.data import DataLoader
 class Stream:
     """The rows of a torch Dataset, read through a DataLoader.
 
-    ``read`` makes a tensor of one item of the dataset, of ``shape``, given its number, or raises; ``numbers`` are
-    those of the items. ``workers`` processes read ahead.
+    It has the methods of a tensor that training uses.
+
+    Parameters
+    ----------
+    dataset : torch.utils.data.Dataset
+        The dataset, with a length and items by number.
+    read : callable
+        Returns the tensor of an item, given the item and its number.
+    numbers : Tensor
+        The numbers of the items that are rows of this stream.
+    shape : tuple of int
+        The shape of one row.
+    workers : int
+        The number of processes that read ahead.
+    device : torch.device or str
+        Where the rows are put.
     """
 
     def __init__(
@@ -33,12 +47,12 @@ class Stream:
         return len(self.numbers)
 
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
-        """The rows themselves, as one tensor."""
+        """Return some of the rows as one tensor."""
         items = [self.item(number) for number in self.numbers[_on_cpu(rows)].tolist()]
         return (torch.stack(items) if items else torch.zeros(0, *self.shape)).to(self.device)
 
     def item(self, number: int) -> Tensor:
-        """One row by its number in the dataset."""
+        """Return one row by its number in the dataset."""
         try:
             return self.read(self.dataset[number], number)
         except Exception as error:
@@ -46,33 +60,34 @@ class Stream:
             raise
 
     def split(self, size: int) -> Iterator[Tensor]:
-        """All rows in their order, in tensors of ``size`` rows."""
+        """Return an iterator over all rows in their order, in tensors of ``size`` rows."""
         if len(self) == 0:
             return iter([self[:0]])
         return (part for _, part in self.batches(torch.arange(len(self)).split(size)))
 
     def batches(self, numbers: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The rows of each of these batches of row numbers, with the numbers."""
+        """Return an iterator over batches: the row numbers of each, and the rows."""
         parts: DataLoader[Tensor] = DataLoader(
             _Items(self),  # type: ignore[arg-type]
             batch_sampler=[batch.tolist() for batch in numbers],
             num_workers=self.workers,
             collate_fn=torch.stack,
-            generator=torch.Generator(),  # or it would draw a seed for its workers from torch's own
+            generator=torch.Generator(),  # Without one, it draws a seed from torch's global generator.
         )
         return zip(numbers, (part.to(self.device) for part in parts), strict=True)
 
     def some(self, rows: Tensor) -> Stream:
-        """A stream of some of the rows."""
+        """Return a stream of some of the rows."""
         numbers = self.numbers[_on_cpu(rows)]
         return Stream(self.dataset, self.read, numbers, self.shape, self.workers, self.device)
 
     def to(self, device: torch.device) -> Stream:
+        """Return the same stream with its rows on another device."""
         return Stream(self.dataset, self.read, self.numbers, self.shape, self.workers, device)
 
 
 class _Items:
-    """What a DataLoader reads from, in its own process or in others."""
+    """The items that a DataLoader reads, in its own process or in others."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -88,16 +103,16 @@ def _on_cpu(rows: slice | Tensor) -> slice | Tensor:
     return rows.cpu() if isinstance(rows, Tensor) else rows
 
 
-Rows = Tensor | Stream  # what is held in memory, or read when it is needed
+Rows = Tensor | Stream  # rows in memory, or rows that are read when they are needed
 
 
 def some(x: Rows, rows: Tensor) -> Rows:
-    """Some of the rows; of a stream a stream."""
+    """Return some of the rows; for a stream, a stream."""
     return x.some(rows) if isinstance(x, Stream) else x[rows]
 
 
 def batches(x: Rows, numbers: Sequence[Tensor]) -> Iterable[tuple[Tensor, Tensor]]:
-    """Batches of row numbers with their rows; a stream reads ahead."""
+    """Return batches of row numbers with their rows; a stream reads ahead."""
     if isinstance(x, Stream):
         return x.batches(numbers)
     return ((rows, x[rows]) for rows in numbers)

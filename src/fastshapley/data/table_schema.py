@@ -1,17 +1,17 @@
-"""The user's table <-> one tensor.
+"""The user's table as one tensor.
 
-A `Schema` is read off the table that an explainer is fitted on. It encodes any later table of the same
-layout as a float64 tensor, losslessly (numbers as they are, categories as codes, gaps as NaN), and decodes
-such a tensor back to rows of the user's own type, which is what the user's model is called with.
+A `TableSchema` is read from the table that an explainer is fitted to. It encodes any later table of the same layout
+as a float64 tensor without loss: numbers stay as they are, categories become codes, gaps become NaN. It decodes
+such a tensor to rows of the user's own type, which is what the user's model is called with.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -19,22 +19,41 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastshapley.data import one_hot
+from fastshapley.data.augmentation import mix_rows
 from fastshapley.data.column import Column, survives
+from fastshapley.data.display import display_data
+from fastshapley.data.players import Features, Groups, Partition
+from fastshapley.data.schema import Schema
+from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
-from fastshapley.training.process_group import ProcessGroup
+from fastshapley.explanation import Values, squeeze
+from fastshapley.support.shap_import import shap
 
 logger = logging.getLogger(__name__)
 
 Table = pd.DataFrame | np.ndarray | Tensor
-_EXACT = 2.0**53  # float64 holds every integer below, and rounds some above to this
+_EXACT = 2.0**53  # float64 holds every integer below this number, and rounds some above it
+_RANGE_LEVELS = (0.01, 0.5, 0.99)  # quantiles that describe where the numbers of a column lie
 
 
 @dataclass(frozen=True)
-class Schema:
-    """The layout of a table; see the module's description.
+class TableSchema(Schema):
+    """The layout of a table; see the description of the module.
 
+    Attributes
+    ----------
+    container : str
+        ``"frame"``, ``"array"`` or ``"tensor"``.
+    columns : tuple of Column
+        The columns.
+    dtype : str
+        The type of an array or a tensor; empty for a frame.
+
+    Examples
+    --------
     >>> frame = pd.DataFrame({"age": [39, 50], "job": ["clerk", None]})
-    >>> schema = Schema.of(frame)
+    >>> schema = TableSchema.of(frame)
     >>> schema.encode(frame)
     tensor([[39.,  0.],
             [50., nan]], dtype=torch.float64)
@@ -42,13 +61,23 @@ class Schema:
     True
     """
 
+    kind = "table"
+    noun = "a table"
+    suits_one_thread = True
+
     container: str
     columns: tuple[Column, ...]
     dtype: str = ""
 
     @classmethod
-    def of(cls, X: Table) -> Schema:
-        """The schema of a DataFrame, a two-dimensional array or a tensor."""
+    def of(cls, X: Table) -> Self:
+        """Return the schema of a DataFrame, a two-dimensional array or a tensor.
+
+        Raises
+        ------
+        InputError
+            If X is not a table of numbers, booleans, strings and categories.
+        """
         if isinstance(X, pd.DataFrame):
             _check_frame(X)
             return cls("frame", tuple(Column.of(key, X[key]) for key in X.columns))
@@ -65,20 +94,20 @@ class Schema:
         columns = tuple(Column.of(f"x{key}", frame[key]) for key in frame.columns)
         return cls("array", columns, array.dtype.str)
 
-    def agreed(self, processes: ProcessGroup) -> Schema:
-        """The schema of the rows of a whole processes."""
-        everyone = processes.everyone(self)
+    def agreed(self, everyone: Sequence[Self]) -> Self:
+        """Return a schema with the categories and types of the columns of all processes."""
         if any((other.container, other.names) != (self.container, self.names) for other in everyone):
             raise InputError("X has other columns in other processes, or is of another type there")
-        columns = zip(*(schema.columns for schema in everyone), strict=True)
-        merged = tuple(Column.merged(parts) for parts in columns) if processes.size > 1 else self.columns
+        if len(everyone) == 1:
+            return self
+        merged = tuple(Column.merged(parts) for parts in zip(*(other.columns for other in everyone), strict=True))
         plain = self.container != "frame" and all(column.categories is None for column in merged)
-        dtype = str(np.result_type(*(s.dtype for s in everyone))) if plain and processes.size > 1 else self.dtype
-        return Schema(self.container, merged, dtype)
+        dtype = str(np.result_type(*(other.dtype for other in everyone))) if plain else self.dtype
+        return replace(self, columns=merged, dtype=dtype)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+        """The names of the columns."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -88,16 +117,16 @@ class Schema:
 
     @property
     def category_counts(self) -> tuple[int, ...]:
-        """The number of categories of each column, 0 for numbers."""
+        """The number of categories of each column, 0 for a column of numbers."""
         return tuple(len(column.categories or ()) for column in self.columns)
 
     @property
     def discrete(self) -> tuple[bool, ...]:
-        """Whether each column holds no numbers."""
+        """Whether each column holds categories or booleans."""
         return tuple(column.discrete for column in self.columns)
 
     def encode(self, X: Table, argument: str = "X") -> Tensor:
-        """The table as a float64 tensor (rows, columns); an error names ``argument``."""
+        """Return the table as a float64 tensor (rows, columns); an error names ``argument``."""
         if isinstance(X, Tensor):
             X = X.detach().cpu().numpy() if X.is_complex() else X.detach().cpu().double().numpy()
         if isinstance(X, pd.DataFrame) and self.container == "frame":
@@ -119,15 +148,15 @@ class Schema:
         return torch.from_numpy(encoded)
 
     def encode_cell(self, column: int, value: Any) -> float:
-        """One value of one column, as `encode` would encode it."""
+        """Return one value of one column, as `encode` encodes it."""
         encoded = self.columns[column].encode(pd.Series([value], dtype=object), "values")
         check_numbers([self.columns[column]], encoded[:, None], "values")
         return float(encoded[0])
 
     def decode(self, x: Tensor) -> Table:
-        """Rows of the user's own type from their tensor (rows, columns), which they share no memory with.
+        """Return rows of the user's own type, which share no memory with the tensor ``x`` (rows, columns).
 
-        A column that cannot hold its new values, such as integers that have got a mean or a gap, becomes float.
+        A column becomes float if it cannot hold its new values, such as integers with a mean or a gap.
         """
         values = x.detach().cpu().numpy()
         if self.container == "tensor":
@@ -140,11 +169,11 @@ class Schema:
         if dtype.kind in "biuf":
             return values.astype(dtype if survives(values, dtype) else values.dtype)
         array = _frame(self.columns, values).to_numpy(dtype=object)
-        # an array of strings has no gaps: "nan" in it would be one more string, and "n" where it is cut short
+        # An array of strings has no gaps: "nan" would be one more string there, or "n" where strings are cut short.
         return array if dtype.kind == "O" or np.isnan(values).any() else array.astype(dtype)
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema as plain JSON values."""
+        """Return the schema as plain JSON values."""
         for column in self.columns:
             values = (column.key, *(column.categories or ()))
             if not all(value is None or isinstance(value, str | int | float) for value in values):
@@ -155,13 +184,102 @@ class Schema:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> Schema:
-        """The schema that `to_dict` described."""
+    def from_dict(cls, state: dict[str, Any]) -> Self:
+        """Return the schema that `to_dict` described."""
         columns = []
         for column in state["columns"]:
             categories = column["categories"]
             columns.append(Column(**{**column, "categories": None if categories is None else tuple(categories)}))
         return cls(state["container"], tuple(columns), state["dtype"])
+
+    def _bind(self, players: Features | Groups | None) -> Partition:
+        return (players or Features()).bind(self.names)
+
+    def players_of(self, partition: Partition) -> Groups | None:
+        """Return the players as `Groups`; None if each column is a player."""
+        members = {name: [self.names[j] for j in partition.members(i)] for i, name in enumerate(partition.names)}
+        groups = {name: columns for name, columns in members.items() if columns != [name]}
+        return Groups(groups) if groups else None
+
+    def augment(self, x: Tensor, count: int, generator: torch.Generator, owner: Sequence[int]) -> Tensor:
+        """Return ``count`` new rows that are mixed from the rows ``x``; see `mix_rows`."""
+        return mix_rows(x, count, self.discrete, generator, owner)
+
+    def baseline_row(self, x: Rows, players: Partition, values: Mapping[str, Any] | None) -> Tensor:
+        """Return a row (1, columns) of means, or of modes for categories and booleans, and of the given values."""
+        rows = x[:]
+        row = torch.stack([_centre(rows[:, j], column.discrete) for j, column in enumerate(self.columns)])
+        for key, value in (values or {}).items():
+            if str(key) not in self.names:
+                raise InputError(f"values names {key!r}, which is not a column; there are {list(self.names)}")
+            j = self.names.index(str(key))
+            row[j] = self.encode_cell(j, value)
+        return row[None]
+
+    def missing_row(self, x: Rows) -> Tensor:
+        """Return a row (1, columns) of NaN."""
+        return torch.full_like(x[:1], torch.nan)
+
+    def new_gaps(self, x: Rows, known: Collection[int]) -> list[str]:
+        """Return the names of columns with gaps, apart from the columns with the numbers ``known``."""
+        return [self.names[j] for j in x[:].isnan().any(0).nonzero()[:, 0].tolist() if j not in known]
+
+    def missing_categories(self, x: Tensor) -> list[str]:
+        """Return the names of columns of categories that have gaps in the encoded rows ``x``."""
+        gaps = x.isnan().any(0).tolist()
+        return [c.name for c, gap in zip(self.columns, gaps, strict=True) if gap and c.categories is not None]
+
+    def one_hot_groups(self, x: Rows) -> dict[str, list[str]]:
+        """Return the columns of each category that looks one-hot encoded in a frame."""
+        if self.container != "frame":
+            return {}
+        numbers = [j for j, column in enumerate(self.columns) if column.categories is None]
+        held = np.asfortranarray(x[:][:, numbers].cpu().numpy())  # it is read column by column
+        return one_hot.recognised([self.names[j] for j in numbers], held, others=self.names)
+
+    @property
+    def summary_names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self.names
+
+    @property
+    def summary_discrete(self) -> tuple[bool, ...]:
+        """Whether each column holds categories or booleans."""
+        return self.discrete
+
+    def summarise(self, x: Tensor) -> Tensor:
+        """Return the encoded rows as they are."""
+        return x
+
+    def examples(self, sample: Tensor, count: int) -> Tensor:
+        """Return ``count`` rows of the sample, some of them repeatedly."""
+        return sample.repeat(count, 1)[:count]
+
+    def ranges(self, sample: Tensor) -> list[list[float] | None]:
+        """Return the 1 %, 50 % and 99 % quantiles of each column; None for a column of gaps."""
+        found = []
+        for column in sample.T:
+            present = column[~column.isnan()]
+            levels = torch.tensor(_RANGE_LEVELS, dtype=present.dtype, device=present.device)
+            found.append(present.quantile(levels).tolist() if len(present) else None)
+        return found
+
+    def explanation(
+        self, x: Rows, values: Values, players: Partition, *, upsample: bool = False
+    ) -> shap.Explanation:
+        """Return the explanation of encoded rows, with numbers as ``data`` and text as ``display_data``.
+
+        See `display_data`.
+        """
+        _refuse_upsampling(upsample)
+        data, display = display_data(x[:].cpu().numpy(), self.columns, players)
+        names = list(players.names)
+        return values.explanation(lambda v: v.cpu().numpy(), data=data, display_data=display, feature_names=names)
+
+    def shaped_values(self, values: Tensor, players: Partition, *, upsample: bool = False) -> NDArray[np.float64]:
+        """Return values (n, players) for one output, (n, players, outputs) for several."""
+        _refuse_upsampling(upsample)
+        return squeeze(values.cpu().numpy())
 
     def _check_names(self, X: pd.DataFrame, argument: str) -> None:
         expected, got = [c.key for c in self.columns], list(X.columns)
@@ -183,8 +301,38 @@ class Schema:
         )
 
 
+def require_table(schema: Schema, what: str) -> TableSchema:
+    """Return the schema of a table, and refuse any other.
+
+    Parameters
+    ----------
+    schema : Schema
+        The schema of an explainer's data.
+    what : str
+        What needs a table, as the subject and verb of a sentence, such as ``"background is"``.
+
+    Raises
+    ------
+    InputError
+        If the schema is not one of a table.
+    """
+    if not isinstance(schema, TableSchema):
+        raise InputError(f"{what} for tables, and the explainer was fitted to {schema.noun}")
+    return schema
+
+
 def lacking(argument: str, missing: Sequence[Any], unknown: Sequence[Any]) -> str:
-    """That a table lacks columns, and which of its ``unknown`` ones these may be."""
+    """Return the message that a table lacks columns.
+
+    Parameters
+    ----------
+    argument : str
+        The name of the argument that holds the table.
+    missing : sequence
+        The columns that are missing.
+    unknown : sequence
+        The columns that the table has instead; one with a similar name is suggested.
+    """
     near = {key: difflib.get_close_matches(str(key), [str(k) for k in unknown], 1) for key in missing}
     hints = [f"{key!r}" + (f" (renamed to {near[key][0]!r}?)" if near[key] else "") for key in missing]
     return f"{argument} lacks the column{'s' * (len(missing) > 1)} {', '.join(hints)}"
@@ -200,13 +348,13 @@ def _as_array(X: Any, argument: str = "X") -> NDArray[Any]:
     if isinstance(X, pd.Series):
         raise InputError(f"{argument} is a Series: pass a table, such as frame.iloc[[0]] for one row")
     if np.ma.isMaskedArray(X):
-        raise InputError(f"{argument} is a masked array: pass {argument}.filled(np.nan), a gap being NaN")
-    if hasattr(X, "column_names") or hasattr(X, "columns"):  # of other packages, by whose order it would go
+        raise InputError(f"{argument} is a masked array: pass {argument}.filled(np.nan), where NaN is a gap")
+    if hasattr(X, "column_names") or hasattr(X, "columns"):  # a frame of another package
         raise InputError(f"{argument} is a {type(X).__module__}.{type(X).__name__}: pass {argument}.to_pandas()")
     try:
         array = np.asarray(X)
     except ValueError as error:
-        raise InputError(f"{argument} is no table: {error}") from None
+        raise InputError(f"{argument} is not a table: {error}") from None
     _check_matrix(array.shape, argument)
     if array.dtype.kind == "c":
         raise InputError(f"Complex data not supported: {argument} has dtype {array.dtype}, pass real numbers")
@@ -243,7 +391,22 @@ def _check_unique(X: pd.DataFrame, argument: str) -> None:
 
 
 def check_numbers(columns: Sequence[Column], encoded: NDArray[np.float64], argument: str) -> None:
-    """Whether encoded rows (n, columns) are finite and exact; an error names ``argument``."""
+    """Check that encoded rows are finite, and that float64 holds their integers exactly.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        The columns of the table.
+    encoded : ndarray of shape (n, columns)
+        Encoded rows.
+    argument : str
+        The name of the argument that an error message shows.
+
+    Raises
+    ------
+    InputError
+        If a value is infinite, or an integer is too large.
+    """
     for j in np.flatnonzero((np.abs(encoded) >= _EXACT).any(axis=0)).tolist():
         where = f"in column {columns[j].name!r} of {argument}"
         if np.isinf(encoded[:, j]).any():
@@ -256,3 +419,16 @@ def _frame(columns: Sequence[Column], values: NDArray[np.float64]) -> pd.DataFra
     if all(column.dtype == "float64" for column in columns):
         return pd.DataFrame(values, columns=[column.key for column in columns], copy=True)
     return pd.DataFrame({column.key: column.decode(values[:, j]) for j, column in enumerate(columns)})
+
+
+def _centre(values: Tensor, discrete: bool) -> Tensor:
+    """Return the mean of a column, or its mode if it is discrete; NaN for a column of gaps."""
+    present = values[~values.isnan()]
+    if len(present) == 0:
+        return values.new_tensor(torch.nan)
+    return present.mode().values if discrete else present.mean()
+
+
+def _refuse_upsampling(upsample: bool) -> None:
+    if upsample:
+        raise InputError("upsample is for images, and the explainer was fitted to a table")

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction, given_outputs, trial_rows
 from fastshapley.data.stream import Rows
+from fastshapley.data.table_schema import require_table
 from fastshapley.errors import InputError
 from fastshapley.estimators.model_correction import SurrogateErrorGame, correct_to_model
 from fastshapley.fit.fitted import Fitted
 from fastshapley.objective import normalize
 from fastshapley.training.run import seed_of
-from fastshapley.value_functions import BaseGame, Surrogate
-from fastshapley.value_functions.protocol import apply_link
-from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions import Surrogate
+from fastshapley.value_functions.base_game import calls_model, link_of
+from fastshapley.value_functions.links import apply_link
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ class ModelOutputs:
         return lambda rows: self._linked(function(rows))
 
     def _linked(self, y: Tensor) -> Tensor:
-        game = self.fitted.game
-        return apply_link(game.link if isinstance(game, BaseGame) else "identity", y)
+        return apply_link(link_of(self.fitted.game), y)
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,11 @@ def anchor_values(anchor: Anchor, x: Rows, values: Tensor, base: Tensor) -> tupl
         If the game, the data or the arguments do not allow it.
     """
     fitted = anchor.outputs.fitted
-    game, schema = fitted.game, fitted.schema
+    game = fitted.game
     if (anchor.background is None) != (anchor.calls is None):
         raise InputError("background and calls go together: pass both, or neither")
     nothing = torch.zeros_like(values)
-    if isinstance(game, Removal):
+    if calls_model(game):
         return values, base, nothing  # the game is the model's own
     if not isinstance(game, Surrogate):
         raise InputError("anchor='model' is for a surrogate's game: one of your own knows its model's output")
@@ -131,8 +130,7 @@ def anchor_values(anchor: Anchor, x: Rows, values: Tensor, base: Tensor) -> tupl
     total, base = anchor.outputs(x, anchor.predictions) - null, null.expand(len(values), -1)
     if anchor.calls is None or len(x) == 0:
         return normalize(values, total), base, nothing
-    if isinstance(schema, ImageSchema):
-        raise InputError("background and calls are for tables, but the explainer was fitted to images")
+    schema = require_table(fitted.schema, "background and calls are")
     if anchor.outputs.model is None:
         raise InputError("calls need the model itself: pass it to FastSHAP.load")
     rows = schema.encode(anchor.background, "background").to(x.device)

@@ -1,17 +1,18 @@
-"""One file: safetensors, with the configuration as JSON in its metadata. Loading never executes anything."""
+"""The file of an explainer: safetensors with the configuration as JSON in its metadata.
+
+Loading a file never executes anything in it.
+"""
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -19,71 +20,59 @@ from safetensors.torch import save as serialize_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fastshapley.data.image_schema import ImageSchema
-from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.data.players import Groups, Partition, Superpixels
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.kinds import schema_from_dict
+from fastshapley.data.players import Partition
 from fastshapley.errors import FileFormatError, InputError
 from fastshapley.fit.fitted import Fitted
-from fastshapley.fit.settings import NAMED
-from fastshapley.networks.convolutional import Backbone, BackboneMaps, MapsOf, MaskedImages, UNetMaps
-from fastshapley.networks.mlp import ExplainerNetwork, MaskedNetwork, Perceptron, PlayerPerceptron, TableEncoder
+from fastshapley.fit.settings import Settings
+from fastshapley.networks.backbone import Backbone
+from fastshapley.networks.builders import builder_for
+from fastshapley.networks.network_builder import SavedNetwork
+from fastshapley.networks.weights import load_weights, with_prefix
 from fastshapley.support.atomic_files import write_atomically
 from fastshapley.training.loop import Training
 from fastshapley.training.recipes import Layers, Recipe, Targets
 from fastshapley.trust.drift import Reference
 from fastshapley.trust.error_bars import ErrorBars
 from fastshapley.trust.report import Report
-from fastshapley.value_functions import Baseline, Marginal, Missing, Removal, Surrogate
+from fastshapley.value_functions.base_game import GameContext
+from fastshapley.value_functions.registry import describe_game, restore_game, setting_of
 from fastshapley.version import __version__
 
-if TYPE_CHECKING:
-    from fastshapley.explainer import FastSHAP
-
-FORMAT = 2  # which also holds images; 1 had tables alone
-_KEY = "fastshapley"
-_LONGEST = 100_000_000  # header that safetensors reads
-_PIECE = 1 << 20  # bytes that are asked of a stream at once
-_REMOVALS: dict[str, type[Removal]] = {"marginal": Marginal, "baseline": Baseline, "missing": Missing}
+FORMAT = 2  # Format 1 held tables only.
+_KEY = "fastshapley"  # name of the configuration in the metadata
+_LONGEST_HEADER = 100_000_000  # bytes that safetensors accepts
+_READ_BYTES = 1 << 20  # bytes that are read from a stream at once
 
 
-def save(explainer: FastSHAP, path: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Write a fitted explainer, to a stream or a file; the latter is replaced only once the new one is complete."""
-    network = explainer.network_
-    game, game_tensors = describe_game(explainer.value_function_)
-    recipe = explainer.recipe
-    report = explainer.report_
-    config = {
-        "format": FORMAT,
-        "version": __version__,
-        "schema": explainer.schema_.to_dict(),
-        "players": asdict(explainer.partition_),
-        "output_names": explainer.output_names_,
-        "network": {
-            "encoder": network.encoder.config if isinstance(network.encoder, TableEncoder) else None,
-            "layers": _layers(network.body),
-            "players": network.players,
-            "outputs": network.outputs,
-            "classes": network.classes,
-        },
-        "value_function": game,
-        "link": game.get("link", explainer.link),
-        "logits": explainer.logits,
-        "normalize": explainer.normalize_,
-        "penalty": float(explainer.penalty),
-        "random_state": int(explainer.random_state) if isinstance(explainer.random_state, Integral) else None,
-        "losses": explainer.losses_,
-        "recipe": asdict(recipe) if isinstance(recipe, Recipe) else recipe,
-        "report": None if report is None else report.to_dict(),
-    }
-    tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+def save(fitted: Fitted, settings: Settings, path: str | os.PathLike[str] | IO[bytes]) -> None:
+    """Write a fitted explainer to a file or a binary stream.
+
+    A file is replaced only when the new one is complete.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        What the explainer has learnt.
+    settings : Settings
+        Its parameters.
+    path : str, os.PathLike or binary stream
+        Where to write.
+
+    Raises
+    ------
+    InputError
+        If the explainer has column names or categories that JSON cannot hold.
+    """
+    game, game_tensors = describe_game(fitted.game)
+    metadata = {_KEY: json.dumps(_config(fitted, settings, game))}
+    tensors = {f"network.{name}": tensor for name, tensor in fitted.network.state_dict().items()}
     tensors |= {f"value_function.{name}": tensor for name, tensor in game_tensors.items()}
-    if explainer.errors_ is not None:
-        tensors |= {f"errors.{name}": tensor for name, tensor in explainer.errors_.head.state_dict().items()}
-    tensors |= {f"reference.{name}": tensor for name, tensor in vars(explainer.reference_).items()}
-    # clones: a module may have a layer by two names, and safetensors wants each number once
+    if fitted.errors is not None:
+        tensors |= {f"errors.{name}": tensor for name, tensor in fitted.errors.head.state_dict().items()}
+    tensors |= {f"reference.{name}": tensor for name, tensor in vars(fitted.reference).items()}
+    # A module may have a layer under two names, but safetensors refuses shared memory.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    metadata = {_KEY: json.dumps(config)}
     if isinstance(path, str | os.PathLike):
         write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
     else:
@@ -91,87 +80,119 @@ def save(explainer: FastSHAP, path: str | os.PathLike[str] | IO[bytes]) -> None:
         path.write(serialize_tensors(tensors, metadata))
 
 
-def load(
-    cls: type[FastSHAP],
-    path: str | os.PathLike[str] | IO[bytes],
-    model: Any,
-    network: nn.Module | Backbone | None,
-    value_function: Any,
-    device: str | torch.device | None,
-) -> FastSHAP:
-    """The explainer in a file or a stream."""
+def _config(fitted: Fitted, settings: Settings, game: dict[str, Any]) -> dict[str, Any]:
+    """Return all of an explainer that is not a tensor, as plain JSON values."""
+    recipe, report, seed = settings.recipe, fitted.report, settings.random_state
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "schema": fitted.schema.to_dict(),
+        "players": asdict(fitted.partition),
+        "output_names": fitted.output_names,
+        "network": fitted.network.config,
+        "value_function": game,
+        "link": game.get("link", settings.link),
+        "logits": settings.logits,
+        "normalize": fitted.normalize,
+        "penalty": float(settings.penalty),
+        "random_state": int(seed) if isinstance(seed, Integral) else None,
+        "losses": fitted.losses,
+        "recipe": asdict(recipe) if isinstance(recipe, Recipe) else recipe,
+        "report": None if report is None else report.to_dict(),
+    }
+
+
+@dataclass(frozen=True)
+class GivenObjects:
+    """What a file does not hold, and the user passes to read it: see ``FastSHAP.load``."""
+
+    model: Any = None
+    network: nn.Module | Backbone | None = None
+    value_function: Any = None
+    device: str | torch.device | None = None
+
+
+def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple[Settings, Fitted]:
+    """Read the explainer in a file or a binary stream.
+
+    Parameters
+    ----------
+    path : str, os.PathLike or binary stream
+        What `save` wrote.
+    given : GivenObjects
+        What the file does not hold.
+
+    Returns
+    -------
+    settings : Settings
+        The parameters of the explainer.
+    fitted : Fitted
+        What it has learnt.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is damaged, is of another kind or of a newer format, or needs an object of the user's.
+    """
     where = path if isinstance(path, str | os.PathLike) else "the stream"
     config, tensors = _parse(_read(path), where)
-    explainer = cls(
-        model,
+    schema, partition = schema_from_dict(config["schema"]), _partition(config["players"])
+    settings = Settings(
+        given.model,
+        value_function=setting_of(config["value_function"], given.value_function),
+        players=schema.players_of(partition),
         link=config["link"],
         logits=config.get("logits", False),
+        network=given.network,
         normalize=config["normalize"],
         penalty=config["penalty"],
         recipe=_recipe(config["recipe"]),
+        device=given.device,
         random_state=config.get("random_state"),
-        network=network,
-        device=device,
     )
-    place = explainer._settings().resolved_device()
+    place = settings.resolved_device()
     tensors = {name: tensor.to(place) for name, tensor in tensors.items()}
-    images = "images" in config["schema"]
-    schema = ImageSchema.from_dict(config["schema"]) if images else Schema.from_dict(config["schema"])
-    partition = _partition(config["players"])
-    explainer.players = _players(partition, schema)
-    with torch.random.fork_rng(devices=[]):  # new networks draw weights, which the file's then replace
-        built = _build_network(config["network"], network, schema, partition, model).to(place)
-        game = build_game(
-            config["value_function"],
-            _part(tensors, "value_function"),
-            schema,
-            partition,
-            model,
-            value_function,
-            place,
-            logits=explainer.logits,
-        )
-    explainer.value_function = _setting(config["value_function"]["kind"], value_function)
-    _load_weights(built, _part(tensors, "network"), "network" if network is not None else "model")
+    context = GameContext(schema, partition, place, given.model, settings.logits, given.value_function)
     errors = None
-    if weights := _part(tensors, "errors"):
-        with torch.random.fork_rng(devices=[]):
-            errors = ErrorBars(built)
-        _load_weights(errors.head, weights, "network")
-    if not (reference := _part(tensors, "reference")):
+    with torch.random.fork_rng(devices=[]):  # New networks draw weights, which those of the file replace.
+        saved = SavedNetwork(config["network"], schema, partition, given.network, given.model)
+        network = builder_for(schema).saved_explainer(saved).to(place)
+        game = restore_game(config["value_function"], with_prefix(tensors, "value_function"), context)
+        load_weights(network, with_prefix(tensors, "network"), "network" if given.network is not None else "model")
+        if weights := with_prefix(tensors, "errors"):
+            errors = ErrorBars(network)
+            load_weights(errors.head, weights, "network")
+    if not (reference := with_prefix(tensors, "reference")):
         raise FileFormatError(
             f"{where} was written before explainers kept a reference for check: fit and save it again"
         )
     report = None if config["report"] is None else Report(**config["report"])
-    names = tuple(config["output_names"])
-    kept = Reference(**reference)
-    return explainer._keep(
-        Fitted(
-            schema,
-            partition,
-            game,
-            built.eval(),
-            names,
-            config["losses"],
-            errors,
-            report,
-            kept,
-            config["normalize"],
-        )
+    fitted = Fitted(
+        schema,
+        partition,
+        game,
+        network.eval(),
+        tuple(config["output_names"]),
+        config["losses"],
+        errors,
+        report,
+        Reference(**reference),
+        config["normalize"],
     )
+    return settings, fitted
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What a file says of itself: all but the numbers of networks. No model is needed for it."""
+    """Return the configuration in a file: everything but the tensors. It needs no model."""
     return _parse(_read(path), path)[0]
 
 
 def _read(file: str | os.PathLike[str] | IO[bytes]) -> bytes:
-    """All of a file; of a stream, as much as `save` wrote, so that others may follow in it."""
+    """Return all bytes of a file; of a stream, those that `save` wrote, so that others may follow."""
     if not isinstance(file, str | os.PathLike):
         _check_binary(file)
         start = _exactly(file, 8)
-        header = _exactly(file, min(int.from_bytes(start, "little"), _LONGEST))
+        header = _exactly(file, min(int.from_bytes(start, "little"), _LONGEST_HEADER))
         return start + header + _exactly(file, _size(header))
     path = Path(file)
     if path.is_dir():
@@ -182,9 +203,12 @@ def _read(file: str | os.PathLike[str] | IO[bytes]) -> bytes:
 
 
 def _exactly(file: IO[bytes], size: int) -> bytes:
-    """So many bytes, or all that there are: a pipe gives some at a time, and a damaged header asks for too many."""
+    """Return ``size`` bytes, or fewer if the stream ends.
+
+    A pipe returns a part at a time, and a damaged header asks for too many bytes.
+    """
     parts: list[bytes] = []
-    while size > 0 and (part := file.read(min(size, _PIECE))):
+    while size > 0 and (part := file.read(min(size, _READ_BYTES))):
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -193,12 +217,12 @@ def _exactly(file: IO[bytes], size: int) -> bytes:
 def _check_binary(file: Any) -> None:
     if isinstance(file, io.TextIOBase) or not (hasattr(file, "read") or hasattr(file, "write")):
         raise InputError(
-            f"path is {file!r}: pass a path, or a file that is open for bytes, as open(path, 'rb') has it"
+            f"path is {file!r}: pass a path, or a file that is open in binary mode, such as open(path, 'rb')"
         )
 
 
 def _size(header: bytes) -> int:
-    """How many bytes of tensors follow safetensors' header; none, if it is no such header."""
+    """Return the number of bytes that follow the header of safetensors; 0 for something else."""
     try:
         return max(
             int(entry["data_offsets"][1]) for name, entry in json.loads(header).items() if name != "__metadata__"
@@ -208,12 +232,14 @@ def _size(header: bytes) -> int:
 
 
 def _parse(data: bytes, where: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration and the tensors that `save` wrote."""
+    """Return the configuration and the tensors that `save` wrote."""
     try:
         tensors = load_tensors(data)
     except SafetensorError as error:
         if str(where).endswith(".onnx"):
-            raise FileFormatError(f"{where} is a graph, for serve and page: pass the file it was made of") from None
+            raise FileFormatError(
+                f"{where} is a graph, for serve and page: pass the file that it was exported from"
+            ) from None
         raise FileFormatError(f"{where} is cut short, damaged or not an explainer file ({error})") from error
     metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     if _KEY not in metadata:
@@ -227,148 +253,8 @@ def _parse(data: bytes, where: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, tensors
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
-
-
 def _partition(config: dict[str, Any]) -> Partition:
     return Partition(**{name: tuple(value) if isinstance(value, list) else value for name, value in config.items()})
-
-
-def _players(partition: Partition, schema: Schema | ImageSchema) -> Groups | Superpixels | None:
-    """The players as a user would write them."""
-    if partition.grid is not None:
-        return Superpixels(partition.grid, fill=partition.fill)
-    if partition.shape:
-        return Superpixels(segmentation=np.reshape(partition.owner, partition.shape[1:]), fill=partition.fill)
-    assert isinstance(schema, Schema)
-    members = {name: [schema.names[j] for j in partition.members(i)] for i, name in enumerate(partition.names)}
-    groups = {name: columns for name, columns in members.items() if columns != [name]}
-    return Groups(groups) if groups else None
-
-
-def _load_weights(network: nn.Module, weights: dict[str, Tensor], argument: str) -> None:
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise FileFormatError(f"{argument} is not the network that the file has weights of: {error}") from error
-
-
-def _layers(body: nn.Module) -> dict[str, Any] | None:
-    """The sizes of a body of ours; None for a module of the user's."""
-    return body.config if isinstance(body, Perceptron | PlayerPerceptron | BackboneMaps | UNetMaps) else None
-
-
-def _body(layers: dict[str, Any] | None, given: nn.Module | None, argument: str) -> nn.Module:
-    if layers is not None:
-        return PlayerPerceptron(**layers) if "owner" in layers else Perceptron(**layers)
-    if given is None:
-        raise FileFormatError(f"the file holds only the weights of a network of your own: pass it as {argument}=")
-    return copy.deepcopy(given)
-
-
-def _build_network(
-    config: dict[str, Any],
-    given: nn.Module | Backbone | None,
-    schema: Schema | ImageSchema,
-    players: Partition,
-    model: Any,
-) -> ExplainerNetwork:
-    layers, encoder, body = config["layers"], cast(nn.Module, nn.Identity()), cast(nn.Module, given)
-    outputs = ExplainerNetwork.body_outputs(config["players"], config["outputs"], config["classes"])
-    if isinstance(schema, Schema):
-        encoder, body = TableEncoder(**config["encoder"]), _body(layers, body, "network")
-    elif layers is None:
-        body = MapsOf(_body(None, body, "network"), players)
-    elif "backbone" not in layers:
-        body = UNetMaps(**layers, players=players)
-    else:
-        given = given if isinstance(given, Backbone) else Backbone()
-        if not isinstance(given.network or model, nn.Module):
-            raise FileFormatError("the explainer is made of your model's own layers: pass the model as model=")
-        backbone = replace(given, layers=layers["backbone"], width=layers["width"])
-        try:
-            body = backbone.build(model, players, outputs // config["players"], torch.zeros(1, *schema.shape))
-        except Exception as error:  # whatever another network raises
-            raise FileFormatError(f"the network is not the one that the file has weights of: {error}") from error
-    return ExplainerNetwork(encoder, body, config["players"], config["outputs"], config["classes"])
-
-
-def describe_game(game: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `build_game` makes a game from: a configuration for JSON, and tensors."""
-    if isinstance(game, Surrogate):
-        network = game.network_
-        config: dict[str, Any] = {"kind": "surrogate", "scale": game.scale, "link": game.link}
-        if isinstance(network, MaskedNetwork):
-            layers = _layers(network.body)
-            config |= {"encoder": network.encoder.config, "layers": layers, "owner": network.owner}
-        else:
-            config |= {"inverse": network.inverse}
-        tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-        nulls = {"null": game.null, "model_null": game.model_null}
-        return config, {**tensors, "shift": game.shift_, "spread": game.spread_, **nulls}
-    if isinstance(game, Removal):
-        kind = next(name for name, cls in _REMOVALS.items() if isinstance(game, cls))
-        return {"kind": kind, "scale": game.scale, "link": game.link}, {"rows": game.rows_, "null": game.null}
-    return {"kind": "custom"}, {}
-
-
-def build_game(
-    config: dict[str, Any],
-    tensors: dict[str, Tensor],
-    schema: Schema | ImageSchema,
-    partition: Partition,
-    model: Any,
-    given: Any,
-    device: torch.device,
-    *,
-    logits: bool = False,
-) -> Any:
-    """The game of a configuration and its tensors; ``given`` is one of the user's own, which a file cannot hold."""
-    if config["kind"] == "surrogate":
-        network = _surrogate_network(config, partition, model, given).to(device)
-        _load_weights(network, _part(tensors, "network"), "model" if given is None else "value_function")
-        return Surrogate().restore(
-            network,
-            config["scale"],
-            config["link"],
-            schema,
-            partition,
-            tensors["shift"],
-            tensors["spread"],
-            tensors["null"],
-            tensors.get("model_null", tensors["null"]),
-        )
-    if config["kind"] in _REMOVALS:
-        rows = tensors["rows"]
-        function = None if model is None else ModelFunction(model, schema, rows, logits)
-        game = _REMOVALS[config["kind"]]()
-        return game.restore(function, rows, schema, partition, config["link"], tensors["null"], config["scale"])
-    if given is None:
-        raise FileFormatError("the explainer's value function is an object of your own: pass it as value_function=")
-    return given
-
-
-def _setting(kind: str, given: Any) -> Any:
-    """The value function as a user writes it: an explainer that is fitted again learns a game of its own."""
-    if isinstance(given, nn.Module):
-        return Surrogate(given)
-    return given if given is not None else kind if kind in NAMED else _REMOVALS[kind]()
-
-
-def _surrogate_network(
-    config: dict[str, Any], players: Partition, model: Any, given: Any
-) -> MaskedNetwork | MaskedImages:
-    if "inverse" not in config:
-        encoder = TableEncoder(**config["encoder"])
-        return MaskedNetwork(encoder, config["owner"], _body(config["layers"], given, "value_function"))
-    body = model if given is None else given
-    if not isinstance(body, nn.Module):
-        raise FileFormatError(
-            "the file holds the surrogate's weights, but its layers are your model's: pass that as model=, or as "
-            "value_function= if the surrogate was another network"
-        )
-    return MaskedImages(copy.deepcopy(body), players, config["inverse"])
 
 
 def _recipe(config: Any) -> Any:

@@ -1,4 +1,4 @@
-"""An explainer as one ONNX graph: rows in, Shapley values out, wherever onnxruntime runs."""
+"""An explainer as one ONNX graph, from rows to Shapley values, for every place where onnxruntime runs."""
 
 from __future__ import annotations
 
@@ -9,58 +9,66 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.errors import ExportError, InputError
 from fastshapley.export.graph import FORMAT, KEY
-from fastshapley.networks.mlp import MaskedNetwork
+from fastshapley.fit.fitted import Fitted
 from fastshapley.objective import normalize
 from fastshapley.support.atomic_files import json_text, write_bytes
 from fastshapley.support.optional import require
 from fastshapley.value_functions import Surrogate
-from fastshapley.value_functions.protocol import BaseGame, linked
+from fastshapley.value_functions.base_game import link_of, scale_of
+from fastshapley.value_functions.links import linked
 from fastshapley.version import __version__
 
-if TYPE_CHECKING:
-    from fastshapley.explainer import FastSHAP
-
-_OPSET = 18
-_TOLERANCE = 1e-5
-_ROWS = 5  # on which the graph is checked
+_OPSET = 18  # version of the ONNX operators
+_TOLERANCE = 1e-5  # largest difference from torch, relative to the largest value
+_ROWS = 5  # rows on which the graph is checked
 
 
-class Graph(nn.Module):
-    """Encoded rows (n, columns), or images, to values (n, players, outputs), base values and predictions.
+class ExplainerModule(nn.Module):
+    """Encoded rows (n, ...) to values (n, players, outputs), base values and predictions (n, outputs).
 
-    Of a game of the model's own, the model's outputs (n, outputs) behind the link are a second input. Where errors
-    were learnt, the standard errors of the values are a fourth output.
+    The game of a surrogate is in the graph. For any other game, the model's outputs (n, outputs) after the link are
+    a second input. If error bars were learnt, the standard errors of the values are a fourth output.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        The explainer.
+
+    Raises
+    ------
+    InputError
+        If the value function has no null that is the same for every row.
     """
 
-    def __init__(self, explainer: FastSHAP) -> None:
+    def __init__(self, fitted: Fitted) -> None:
         super().__init__()
-        game = explainer.value_function_
+        game = fitted.game
         null = getattr(game, "null", None)
         if not isinstance(null, Tensor):
-            raise InputError("the value function has no null, which a graph needs: v(x, 0) as a tensor (outputs,)")
-        self.network, self.game = explainer.network_, game
+            raise InputError("value_function has no null, which a graph needs: v(x, 0) as a tensor (outputs,)")
+        self.network, self.game = fitted.network, game
         self.surrogate = game.network_ if isinstance(game, Surrogate) else None
-        self.normalized = explainer.normalize_ != "never" or game.players == 1
-        self.errors = explainer.errors_ if explainer.normalize_ != "never" else None
+        self.normalized = fitted.normalized
+        self.errors = fitted.errors if fitted.normalize != "never" else None
         self.head = None if self.errors is None else self.errors.head
         self.register_buffer("null", null.double(), persistent=False)
 
     null: Tensor
 
     def forward(self, rows: Tensor, outputs: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return values, base values, predictions, and standard errors if error bars were learnt."""
         phi = self.network(rows).double()
         grand = self._grand(rows) if outputs is None else outputs
         if self.normalized:
-            by_output = phi.transpose(1, 2)  # with the long axis last, a graph is faster
+            by_output = phi.transpose(1, 2)  # A graph is faster with the long axis last.
             phi = normalize(by_output, grand - self.null, dim=2).transpose(1, 2)
         found = (phi, self.null.expand_as(grand), grand)
         if self.errors is None:
@@ -70,24 +78,35 @@ class Graph(nn.Module):
     def _grand(self, rows: Tensor) -> Tensor:
         game = self.game
         assert isinstance(game, Surrogate)
-        if isinstance(game.network_, MaskedNetwork):
-            raw = game.network_.known(rows)
-        else:
-            everyone = torch.ones(rows.shape[0], 1, game.players, dtype=torch.bool, device=rows.device)
-            raw = game.network_(rows, everyone)[:, 0]
+        raw = game.network_.known(rows)
         if game.scale == "probabilities" and game.link == "identity":
-            return raw.softmax(-1).double()  # one operator, where `activate` has twelve that torch is faster with
+            return raw.softmax(-1).double()  # one operator; `activate` has twelve, which torch computes faster
         return linked(game.link, game.activate(raw)).double()
 
 
-def export(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
-    """Write the graph, with all that is needed to use it in its metadata; it is checked against torch first."""
+def export(fitted: Fitted, path: str | os.PathLike[str]) -> None:
+    """Write an explainer as an ONNX graph, with all that is needed to use it in its metadata.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        The explainer.
+    path : str or os.PathLike
+        Where to write the graph.
+
+    Raises
+    ------
+    ExportError
+        If the graph does not return what torch does; nothing is written then.
+    InputError
+        If the value function has no null that is the same for every row.
+    """
     for package in ("onnxscript", "onnxruntime"):
         require(package, "onnx")
-    graph = Graph(explainer).eval()
+    graph = ExplainerModule(fitted).eval()
     names = ["rows"] if graph.surrogate is not None else ["rows", "outputs"]
     results = ["shap_values", "base_values", "predictions", *(["error_std"] if graph.errors is not None else [])]
-    inputs = _example(explainer)[: len(names)]
+    inputs = _example(fitted)[: len(names)]
     batch = torch.export.Dim("batch")
     with _quiet(), torch.no_grad():
         traced = torch.export.export(graph, inputs, dynamic_shapes=tuple({0: batch} for _ in names))
@@ -96,16 +115,16 @@ def export(explainer: FastSHAP, path: str | os.PathLike[str]) -> None:
         )
     assert program is not None
     model = program.model_proto
-    _forget_where_it_was_made(model)
+    _remove_traces(model)
     entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, json_text(describe(explainer))
+    entry.key, entry.value = KEY, json_text(describe(fitted))
     data = model.SerializeToString()
     _check(data, graph, inputs, names)
     write_bytes(Path(path), data)
 
 
-def _forget_where_it_was_made(model: Any) -> None:
-    """Without the traces that torch leaves on each node: they name files and folders of this machine."""
+def _remove_traces(model: Any) -> None:
+    """Remove the traces that torch leaves on each node, which name files and folders of this machine."""
     for part in (model.graph, *model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output):
         del part.metadata_props[:]
         part.doc_string = ""
@@ -113,47 +132,32 @@ def _forget_where_it_was_made(model: Any) -> None:
         del tensor.metadata_props[:]
 
 
-def describe(explainer: FastSHAP) -> dict[str, Any]:
-    """What the graph's user needs to know, as plain JSON values."""
-    game, report, schema = explainer.value_function_, explainer.report_, explainer.schema_
+def describe(fitted: Fitted) -> dict[str, Any]:
+    """Return what a user of the graph needs to know, as plain JSON values."""
+    game, report, schema = fitted.game, fitted.report, fitted.schema
     found = {
         "format": FORMAT,
         "version": __version__,
         "schema": schema.to_dict(),
-        "players": asdict(explainer.partition_),
-        "output_names": list(explainer.output_names_),
-        "link": game.link if isinstance(game, BaseGame) else "identity",
-        "scale": game.scale if isinstance(game, BaseGame) else "real",
+        "players": asdict(fitted.partition),
+        "output_names": list(fitted.output_names),
+        "link": link_of(game),
+        "scale": scale_of(game),
         "report": None if report is None else report.to_dict(),
     }
-    if not isinstance(schema, ImageSchema):
-        found["ranges"] = _ranges(explainer.reference_.sample)
-    return found
+    ranges = schema.ranges(fitted.reference.sample)
+    return found if ranges is None else {**found, "ranges": ranges}
 
 
-def _ranges(sample: Tensor) -> list[list[float] | None]:
-    """Of each column where nearly all of its numbers lie, and their middle; None where there are none."""
-    found = []
-    for column in sample.T:
-        present = column[~column.isnan()]
-        levels = torch.tensor([0.01, 0.5, 0.99], dtype=present.dtype, device=present.device)
-        found.append(present.quantile(levels).tolist() if len(present) else None)
-    return found
-
-
-def _example(explainer: FastSHAP) -> tuple[Tensor, ...]:
-    """Some rows, and outputs for them, as the graph takes them."""
-    device, outputs = explainer.network_.scale.device, explainer.value_function_.outputs
-    if isinstance(explainer.schema_, ImageSchema):
-        generator = torch.Generator().manual_seed(0)
-        rows = torch.rand(_ROWS, *explainer.schema_.shape, generator=generator).to(device)
-    else:
-        rows = explainer.reference_.sample.repeat(_ROWS, 1)[:_ROWS].to(device)
+def _example(fitted: Fitted) -> tuple[Tensor, ...]:
+    """Return some rows, and some outputs for them, as the graph takes them."""
+    device, outputs = fitted.device, fitted.game.outputs
+    rows = fitted.schema.examples(fitted.reference.sample, _ROWS).to(device)
     return rows, torch.full((_ROWS, outputs), 0.5, dtype=torch.float64, device=device)
 
 
-def _check(data: bytes, graph: Graph, inputs: tuple[Tensor, ...], names: list[str]) -> None:
-    """Whether onnxruntime gives what torch does, for several rows and for one."""
+def _check(data: bytes, graph: ExplainerModule, inputs: tuple[Tensor, ...], names: list[str]) -> None:
+    """Check that onnxruntime returns what torch does, for several rows and for one."""
     session = require("onnxruntime", "onnx").InferenceSession(data, providers=["CPUExecutionProvider"])
     for rows in (_ROWS, 1):
         parts = tuple(part[:rows] for part in inputs)
@@ -168,13 +172,13 @@ def _check(data: bytes, graph: Graph, inputs: tuple[Tensor, ...], names: list[st
                 1.0, float(np.abs(right).max(initial=0.0))
             ):
                 raise ExportError(
-                    f"{name} of the graph differs from torch's by {off:.2g} for {rows} rows: nothing was written"
+                    f"{name} of the graph differs from torch by {off:.2g} for {rows} rows: nothing was written"
                 )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says while it traces a graph."""
+    """Silence torch inside, while it traces a graph."""
     said = logging.getLogger("torch.onnx")
     level = said.level
     said.setLevel(logging.ERROR)

@@ -27,10 +27,9 @@ from torch import Tensor
 from fastshapley.data.model_adapter import ModelFunction
 from fastshapley.errors import InputError
 from fastshapley.training.recipes import Recipe, Targets
-from fastshapley.value_functions import BaseGame, Surrogate, ValueFunction
-from fastshapley.value_functions.background_sampling import can_be_thinned, cost_of
-from fastshapley.value_functions.protocol import cost
-from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions.background_sampling import can_be_thinned
+from fastshapley.value_functions.base_game import called_model, calls_model, cost, is_surrogate
+from fastshapley.value_functions.protocol import ValueFunction
 
 # Shares of the time that is left when a phase starts.
 GAME_TIME = 0.4  # to train the surrogate
@@ -76,7 +75,7 @@ def validation_rows(value_function: ValueFunction, recipe: Recipe) -> int:
     if recipe.targets is None:
         return recipe.validation_rows
     evaluations = recipe.targets.evaluations // round(1 / VALIDATION_EVALUATIONS)
-    affordable = evaluations // (cost_of(value_function) * recipe.validation_coalitions)
+    affordable = evaluations // (cost(value_function) * recipe.validation_coalitions)
     return min(recipe.validation_rows, max(1, affordable))
 
 
@@ -117,9 +116,10 @@ class Budget:
 
     def counting(self, game: ValueFunction) -> Budget:
         """Return the budget that also counts the calls of the model of a game that was passed in fitted."""
-        if not isinstance(game, Removal) or game.model_ is None or game.model_ in dict(self.counted):
+        model = called_model(game)
+        if model is None or model in dict(self.counted):
             return self
-        return replace(self, counted=(*self.counted, (game.model_, game.model_.evaluations)))
+        return replace(self, counted=(*self.counted, (model, model.evaluations)))
 
     def for_labels(self, report_rows: Tensor) -> float:
         """Return how many rows may be labelled for a surrogate; some are kept back for the report."""
@@ -129,13 +129,13 @@ class Budget:
         """Return how many evaluations the report may take."""
         if self._is_free(game):
             return math.inf
-        return self.left() if isinstance(game, BaseGame) else REPORT_EVALUATIONS * (self.evaluations or 0)
+        return self.left() if calls_model(game) else REPORT_EVALUATIONS * (self.evaluations or 0)
 
     def for_error_bars(self, game: ValueFunction) -> float:
         """Return how many evaluations may be spent on learning the error bars."""
         if self._is_free(game):
             return math.inf
-        return ERROR_BAR_EVALUATIONS * self.left() if isinstance(game, BaseGame) else 0.0
+        return ERROR_BAR_EVALUATIONS * self.left() if calls_model(game) else 0.0
 
     def bound(self, recipe: Recipe, game: ValueFunction) -> Recipe:
         """Return the recipe with no more evaluations than are left.
@@ -162,4 +162,4 @@ class Budget:
         return replace(recipe, targets=replace(recipe.targets, evaluations=evaluations))
 
     def _is_free(self, game: ValueFunction) -> bool:
-        return self.evaluations is None or isinstance(game, Surrogate)
+        return self.evaluations is None or is_surrogate(game)

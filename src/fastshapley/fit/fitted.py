@@ -9,13 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.players import Partition
+from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows
-from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.fit.settings import Normalize
-from fastshapley.networks.mlp import ExplainerNetwork, TableEncoder
+from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.training.run import Timing
 from fastshapley.trust.drift import Reference
@@ -36,7 +35,7 @@ class Fitted:
 
     Attributes
     ----------
-    schema : Schema or ImageSchema
+    schema : Schema
         How the user's data is encoded.
     partition : Partition
         The players.
@@ -60,7 +59,7 @@ class Fitted:
         A `Timing` of each phase, by its name.
     """
 
-    schema: Schema | ImageSchema
+    schema: Schema
     partition: Partition
     game: ValueFunction
     network: ExplainerNetwork
@@ -143,12 +142,7 @@ class Fitted:
 
     def warn_of_new_gaps(self, x: Rows) -> None:
         """Warn of columns that have gaps now and had none at fit: the network takes these for the mean."""
-        encoder = self.network.encoder
-        if not isinstance(self.schema, Schema) or not isinstance(encoder, TableEncoder):
-            return
-        known = {*encoder.flags.tolist(), *encoder.codes.tolist()}
-        names = [self.schema.names[j] for j in x[:].isnan().any(0).nonzero()[:, 0].tolist() if j not in known]
-        if names:
+        if names := self.schema.new_gaps(x, self.network.known_gaps):
             logger.warning(
                 "Columns %s have gaps and had none at fit. The gaps count as the column's mean: fit again to learn "
                 "from them",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fastshapley.coalitions import curvature
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.players import Partition
+from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows, batches
-from fastshapley.data.table_schema import Schema
-from fastshapley.errors import InputError
+from fastshapley.fit.background_values import background_values
 from fastshapley.fit.targets import (
     Batch,
     TrainingRows,
@@ -27,15 +25,17 @@ from fastshapley.fit.targets import (
     prepare_training,
     prepare_validation,
 )
-from fastshapley.networks.convolutional import Backbone, MapsOf, UNet
-from fastshapley.networks.mlp import Classes, ExplainerNetwork, Perceptron, PlayerPerceptron, TableEncoder
+from fastshapley.networks.builders import builder_for
+from fastshapley.networks.explainer_network import ExplainerNetwork
+from fastshapley.networks.network_builder import ExplainerPlan, GivenNetwork
+from fastshapley.networks.table_encoder import TableEncoder
 from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
 from fastshapley.training.loop import Task, train
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Run
-from fastshapley.value_functions.background_sampling import background_values, thinning
-from fastshapley.value_functions.protocol import BaseGame, ValueFunction
-from fastshapley.value_functions.surrogate import Surrogate
+from fastshapley.value_functions.background_sampling import thinning
+from fastshapley.value_functions.base_game import classes_of, link_of, scale_of, tuned_model
+from fastshapley.value_functions.protocol import ValueFunction
 
 logger = logging.getLogger(__name__)
 
@@ -44,77 +44,45 @@ ENCODED_ROWS, ENCODED_IMAGES = 4096, 64  # rows, or images, that are encoded at 
 
 def build_network(
     x: Rows,
-    schema: Schema | ImageSchema,
+    schema: Schema,
     game: ValueFunction,
     players: Partition,
     model: Any,
-    given: nn.Module | Backbone | UNet | None,
+    given: GivenNetwork,
     recipe: Recipe,
     run: Run,
 ) -> ExplainerNetwork:
-    """A new network for a game: the encoding of the inputs, then ``given``, or by default the recipe's layers.
+    """Return a new network for a game.
 
-    ``model`` is the user's, from which an explainer of images takes its layers.
+    Parameters
+    ----------
+    x : Tensor or Stream
+        Encoded rows, from which the encoding of the inputs is fitted.
+    schema : Schema
+        The layout of the rows.
+    game : ValueFunction
+        The game.
+    players : Partition
+        The players.
+    model : object
+        The user's model, from which an explainer of images takes its layers.
+    given : torch.nn.Module, Backbone, UNet or None
+        The body of the network; None for the layers of the recipe.
+    recipe : Recipe
+        The sizes of the layers.
+    run : Run
+        The random numbers of the initial weights.
+
+    Returns
+    -------
+    ExplainerNetwork
     """
-    classes = _classes(game) if recipe.tied_classes and not isinstance(given, nn.Module) else "free"
-    outputs = ExplainerNetwork.body_outputs(game.players, game.outputs, classes)
-    some = x[:2]
+    classes = classes_of(game) if recipe.tied_classes and not isinstance(given, nn.Module) else "free"
+    source = tuned_model(game, model)
+    sizes = (game.players, game.outputs)
+    plan = ExplainerPlan(schema, players, *sizes, recipe, classes, given, source, run.processes)
     with run.isolated("explainer weights"):
-        encoder: nn.Module = nn.Identity()
-        if isinstance(schema, Schema) and isinstance(x, Tensor):
-            if isinstance(given, Backbone | UNet):
-                raise InputError(f"network is {given!r}, which is for images: pass a module, or None")
-            encoder = TableEncoder.fitted(x, schema.category_counts, recipe.tails, run.processes)
-            body = copy.deepcopy(given) or _table_body(encoder, game, players.owner, outputs, recipe)
-        elif isinstance(given, nn.Module):
-            body = MapsOf(copy.deepcopy(given), players)
-        else:
-            given = given or (Backbone() if isinstance(model, nn.Module) else UNet())
-            body = given.build(_tuned(model, game), players, outputs // game.players, some)
-    network = ExplainerNetwork(encoder, body, game.players, game.outputs, classes).to(x.device)
-    _check_body(network, some)
-    return network
-
-
-def _tuned(model: Any, game: ValueFunction) -> Any:
-    """The surrogate's network if it began as a copy of the model: it knows of hidden parts. Else the model."""
-    body = game.network_.body if isinstance(game, Surrogate) else None
-    if isinstance(body, nn.Module) and type(body) is type(model):
-        return body if body.state_dict().keys() == model.state_dict().keys() else model
-    return model
-
-
-def _table_body(
-    encoder: TableEncoder, game: ValueFunction, owner: Sequence[int], outputs: int, recipe: Recipe
-) -> nn.Module:
-    layers = recipe.explainer_layers
-    sizes = (layers.count, layers.width, layers.activation)
-    if not recipe.own_units or not owner:  # the players of a user's game may not be columns
-        return Perceptron(len(encoder.columns), outputs, *sizes)
-    owner = [owner[column] for column in encoder.columns]
-    return PlayerPerceptron(owner, outputs // game.players, recipe.own_units, *sizes)
-
-
-def _check_body(network: ExplainerNetwork, x: Tensor) -> None:
-    try:
-        with torch.no_grad():
-            network.eval()(x)
-    except InputError:
-        raise
-    except Exception as error:  # whatever the user's module raises
-        inputs = tuple(network.encoder(x).shape[1:])
-        outputs = network.players * network.outputs
-        expected = f"(b, {', '.join(map(str, inputs))}) to (b, {outputs})"
-        raise InputError(f"network must be a module from {expected}: {error}") from error
-
-
-def _classes(game: ValueFunction) -> Classes:
-    """What is known of the outputs' values: those of probabilities sum to zero over the classes."""
-    if not isinstance(game, BaseGame) or game.scale != "probabilities" or game.link == "log":
-        return "free"
-    if game.outputs == 2:
-        return "mirror"
-    return "zero-sum" if game.link == "identity" else "free"
+        return builder_for(schema).explainer(x, plan)
 
 
 @dataclass(frozen=True)
@@ -262,8 +230,8 @@ def _typical_value(game: ValueFunction, validation: ValidationSet, recipe: Recip
     Classes whose values cancel share it. The paper's recipe takes probabilities as they are.
     """
     size = run.processes.mean(validation.worth.square().flatten(0, 1)).sqrt() / math.sqrt(game.players)
-    if isinstance(game, BaseGame) and game.scale == "probabilities":
-        if recipe.targets is None and game.link == "identity":
+    if scale_of(game) == "probabilities":
+        if recipe.targets is None and link_of(game) == "identity":
             return torch.ones_like(size)
         size = size.square().mean().sqrt().expand_as(size)
     return torch.where(size > 0, size, 1.0)

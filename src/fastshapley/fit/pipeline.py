@@ -13,19 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from sklearn.base import clone
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.errors import InputError
 from fastshapley.fit.budget import ERROR_BAR_TIME, GAME_TIME, NETWORK_TIME, SAMPLING_EFFORT, Budget
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.network import NetworkFit, NetworkProblem, build_network, fit_network
-from fastshapley.fit.settings import NAMED, Settings, is_fitted
+from fastshapley.fit.settings import Settings
 from fastshapley.fit.setup import FitData, Setup, set_up
 from fastshapley.fit.targets import TrainingRows
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.training import recipes
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Run, one_thread
@@ -34,8 +31,10 @@ from fastshapley.trust.effort import REPORT_ROWS, Allowance
 from fastshapley.trust.error_bars import ErrorBarRows, ErrorBars, fit_error_bars
 from fastshapley.trust.measurement import MeasuredNetwork, measure_network
 from fastshapley.trust.report import Report
-from fastshapley.value_functions import BaseGame, Missing, Problem, Removal, Surrogate, ValueFunction
+from fastshapley.value_functions import BaseGame, Problem, ValueFunction
 from fastshapley.value_functions.background_sampling import can_be_thinned
+from fastshapley.value_functions.base_game import is_fitted
+from fastshapley.value_functions.registry import new_game
 
 logger = logging.getLogger(__name__)
 
@@ -111,8 +110,8 @@ def _learn(setup: Setup) -> Fitted:
 
 
 def _threads(setup: Setup) -> AbstractContextManager[None]:
-    """Return where torch computes on one thread, but for images: convolutions have work for all threads."""
-    return nullcontext() if isinstance(setup.schema, ImageSchema) else one_thread()
+    """Return a context in which torch computes on as many threads as suit the kind of data."""
+    return one_thread() if setup.schema.suits_one_thread else nullcontext()
 
 
 # -- the game
@@ -135,22 +134,16 @@ def _fit_game(setup: Setup) -> ValueFunction:
 
 
 def _new_game(given: Any, problem: Problem, run: Run) -> ValueFunction:
-    new: BaseGame = NAMED[given]() if isinstance(given, str) else clone(given)
-    if not isinstance(new, Surrogate) and run.processes.size > 1:  # all processes play with the same background
+    new = new_game(given)
+    if not new.fits_together and run.processes.size > 1:  # all processes play with the same background
         problem, run = replace(problem, x=run.processes.gather(problem.x, SEEN_ROWS)), run.alone()
     return new.fit(problem, run)
 
 
 def _updated_game(given: Any, problem: Problem, run: Run) -> ValueFunction:
-    if isinstance(given, Surrogate):
+    if isinstance(given, BaseGame):
         assert problem.recipe is not None
-        return given.update(replace(problem, link=given.link, recipe=recipes.continued(problem.recipe)), run)
-    if isinstance(given, Removal) and not (isinstance(given, Missing) and given.model is not None):
-        if problem.model.outputs != given.outputs:
-            raise InputError(
-                f"the model gives {problem.model.outputs} outputs and gave {given.outputs} at fit: fit again"
-            )
-        return copy.copy(given).assemble(problem.model, given.rows_, problem.players, given.link)
+        return given.update(replace(problem, recipe=recipes.continued(problem.recipe)), run)
     game: ValueFunction = given
     return game
 

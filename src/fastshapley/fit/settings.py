@@ -8,12 +8,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fastshapley.data.players import Features, Groups, Superpixels
+from fastshapley.data.players import Players
 from fastshapley.training import recipes
-from fastshapley.value_functions import BaseGame, Baseline, Marginal, Surrogate
-from fastshapley.value_functions.protocol import LINKS, Link
+from fastshapley.value_functions import BaseGame
+from fastshapley.value_functions.base_game import is_fitted
+from fastshapley.value_functions.links import LINKS, Link
+from fastshapley.value_functions.registry import SHORT_NAMES
 
-NAMED = {"surrogate": Surrogate, "marginal": Marginal, "baseline": Baseline}
 Normalize = Literal["always", "inference", "never"]
 
 
@@ -23,7 +24,7 @@ class Settings:
 
     model: Any = None
     value_function: Any = "surrogate"
-    players: Features | Groups | Superpixels | None = None
+    players: Players | None = None
     link: Link = "identity"
     logits: bool = False
     network: Any = None
@@ -55,7 +56,7 @@ class Settings:
             raise ValueError(f"link is {self.link!r}: use one of {LINKS}")
         if not isinstance(self.penalty, float | int | np.number) or not self.penalty >= 0:
             raise ValueError(f"penalty is {self.penalty!r}: use a number that is not negative")
-        if not isinstance(self.players, Features | Groups | Superpixels | None):
+        if not isinstance(self.players, Players | None):
             raise ValueError(
                 f"players is {self.players!r}: use Groups({{'name': [columns]}}), Features() or "
                 "Superpixels(grid=14)"
@@ -68,9 +69,9 @@ class Settings:
                 raise ValueError(f"{name} is {value!r}: use a positive number, or None")
 
     def _check_game(self, game: Any) -> None:
-        if not (game in NAMED if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)):
+        if not (game in SHORT_NAMES if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)):
             raise ValueError(
-                f"value_function is {game!r}: use one of {sorted(NAMED)}, an instance of a class in "
+                f"value_function is {game!r}: use one of {sorted(SHORT_NAMES)}, an instance of a class in "
                 "fastshapley.value_functions, or an object with players, outputs and __call__(x, s)"
             )
         if self.model is None and not is_fitted(game):
@@ -83,10 +84,3 @@ class Settings:
         if self.device is not None:
             return torch.device(self.device)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def is_fitted(value_function: Any) -> bool:
-    """Return whether a value function can be evaluated as it is."""
-    if isinstance(value_function, type):
-        return False
-    return hasattr(value_function, "players") and hasattr(value_function, "outputs")

@@ -14,23 +14,23 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fastshapley.data import one_hot
-from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.kinds import schema_of
 from fastshapley.data.model_adapter import ModelFunction, trial_rows
-from fastshapley.data.players import Features, Partition, Superpixels
+from fastshapley.data.players import Partition
+from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows, Stream, some
-from fastshapley.data.table_schema import Schema
 from fastshapley.errors import InputError
 from fastshapley.fit.budget import Budget, check_budget
 from fastshapley.fit.fitted import Fitted
-from fastshapley.fit.settings import Settings, is_fitted
+from fastshapley.fit.settings import Settings
 from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint, fingerprint, same_outputs, stable_text
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Clock, Run, seed_of
 from fastshapley.trust.effort import REPORT_ROWS
-from fastshapley.value_functions import BaseGame, Surrogate
+from fastshapley.value_functions import BaseGame
+from fastshapley.value_functions.base_game import is_fitted, weights_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Setup:
         The explainer's parameters.
     start : Fitted or None
         What an update starts from. None for a new fit.
-    schema : Schema or ImageSchema
+    schema : Schema
         How rows are encoded.
     partition : Partition
         The players.
@@ -99,7 +99,7 @@ class Setup:
 
     settings: Settings
     start: Fitted | None
-    schema: Schema | ImageSchema
+    schema: Schema
     partition: Partition
     model: ModelFunction | None
     x: Rows
@@ -121,7 +121,7 @@ class Setup:
 
     def recipe(self, *, noisy: bool = False) -> Recipe:
         """Return the settings of the training; ``noisy`` if evaluations of the game are noisy."""
-        rows, images = self.run.processes.total(len(self.x)), isinstance(self.schema, ImageSchema)
+        rows, images = self.run.processes.total(len(self.x)), self.schema.kind == "image"
         return recipes.resolve(self.settings.recipe, rows, len(self.partition), noisy=noisy, images=images)
 
 
@@ -179,19 +179,17 @@ def _start_clock(settings: Settings, data: FitData) -> Clock:
     return data.clock or Clock(settings.time_budget)
 
 
-def _schema(settings: Settings, data: FitData, start: Fitted | None) -> Schema | ImageSchema:
+def _schema(settings: Settings, data: FitData, start: Fitted | None) -> Schema:
     if start is not None:
         return start.schema
     given = settings.value_function
     if isinstance(given, BaseGame) and is_fitted(given):
         return given.schema_  # the codes of categories must mean the same to the game and to the explainer
-    schema = ImageSchema.of(data.X) if isinstance(settings.players, Superpixels) else Schema.of(data.X)
-    return schema.agreed(data.processes)
+    schema = schema_of(data.X, settings.players)
+    return schema.agreed(data.processes.everyone(schema))
 
 
-def _encoded(
-    settings: Settings, data: FitData, schema: Schema | ImageSchema, start: Fitted | None
-) -> tuple[Rows, Rows | None]:
+def _encoded(settings: Settings, data: FitData, schema: Schema, start: Fitted | None) -> tuple[Rows, Rows | None]:
     """Return the encoded rows, and the encoded validation rows if any were given."""
     x: Rows = schema.encode(data.X).to(settings.resolved_device() if start is None else start.device)
     x_val: Rows | None = None if data.X_val is None else schema.encode(data.X_val, "X_val").to(x.device)
@@ -235,7 +233,7 @@ def _shape(rows: Any) -> tuple[int, ...] | None:
 class _Claim:
     """What ties a checkpoint to one fit: its rows, its model, and what an update starts from."""
 
-    schema: Schema | ImageSchema
+    schema: Schema
     x: Rows
     x_val: Rows | None
     model: ModelFunction | None
@@ -251,10 +249,7 @@ class _Claim:
         """Return the weights that an update starts from."""
         if self.start is None:
             return []
-        weights = list(self.start.network.state_dict().values())
-        if isinstance(self.start.game, Surrogate):
-            weights += self.start.game.network_.state_dict().values()
-        return weights
+        return [*self.start.network.state_dict().values(), *weights_of(self.start.game)]
 
     def rows(self) -> tuple[list[Any], list[int | None]]:
         """Return the rows, or some of a stream's, and how many there are."""
@@ -321,7 +316,7 @@ def _claim_together(store: Checkpoint, processes: ProcessGroup, x: Rows, model: 
         raise store.refusal()
 
 
-def players_of(settings: Settings, schema: Schema | ImageSchema) -> Partition:
+def players_of(settings: Settings, schema: Schema) -> Partition:
     """Return the players: as the user asks for them, or as a game that was passed in fitted has them.
 
     Raises
@@ -330,16 +325,9 @@ def players_of(settings: Settings, schema: Schema | ImageSchema) -> Partition:
         If the two do not agree.
     """
     game, players = settings.value_function, settings.players
-    images = isinstance(schema, ImageSchema)
-    if players is not None and images != isinstance(players, Superpixels):
-        kind = "images" if images else "a table"
-        raise InputError(f"players is {players!r}, but the value function was fitted to {kind}")
-    if isinstance(players, Superpixels):
-        partition = players.bind_image(schema.shape)  # type: ignore[union-attr]
-    elif isinstance(schema, ImageSchema):
-        partition = game.partition_
-    else:
-        partition = (players or Features()).bind(schema.names)
+    if players is None and isinstance(game, BaseGame) and is_fitted(game):
+        return game.partition_
+    partition = schema.bind(players)
     if not is_fitted(game):
         return partition
     if isinstance(game, BaseGame):
@@ -356,16 +344,11 @@ def players_of(settings: Settings, schema: Schema | ImageSchema) -> Partition:
     return own
 
 
-def _mention_one_hot(settings: Settings, schema: Schema | ImageSchema, x: Rows) -> None:
+def _mention_one_hot(settings: Settings, schema: Schema, x: Rows) -> None:
     """Log which columns look one-hot encoded, where each of them is a player because no players were asked for."""
-    if settings.players is not None or is_fitted(settings.value_function) or not isinstance(schema, Schema):
+    if settings.players is not None or is_fitted(settings.value_function):
         return
-    if schema.container != "frame":
-        return
-    numbers = [j for j, column in enumerate(schema.columns) if column.categories is None]
-    values = np.asfortranarray(x[:][:, numbers].cpu().numpy())  # it is read column by column
-    found = one_hot.recognised([schema.names[j] for j in numbers], values, others=schema.names)
-    if found:
+    if found := schema.one_hot_groups(x):
         shown = [f"{name!r} ({len(columns)} columns)" for name, columns in found.items()]
         logger.warning(
             "X has one-hot columns, and each of them is a player: %s. Use players=Groups.from_one_hot(X) to make "

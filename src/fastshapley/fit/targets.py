@@ -28,15 +28,9 @@ from fastshapley.fit.budget import coalition_seconds, validation_rows, validatio
 from fastshapley.objective import coalition_loss
 from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run, Timing
-from fastshapley.value_functions.background_sampling import Thin, cost_of
-from fastshapley.value_functions.protocol import (
-    BaseGame,
-    ValueFunction,
-    evaluate,
-    grand_values,
-    null_values,
-    total_values,
-)
+from fastshapley.value_functions.background_sampling import Thin
+from fastshapley.value_functions.base_game import cost, is_concurrent
+from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values, total_values
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +196,7 @@ def prepare_validation(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str 
             parts.append((total, s, worth))
             done += len(part)
         total, s, worth = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
-        pace = clock.elapsed() / (s[..., 0].numel() * cost_of(game))
+        pace = clock.elapsed() / (s[..., 0].numel() * cost(game))
         saved = {"total": total, "s": s, "worth": worth, "pace": pace}
         run.checkpoint.save(name, saved)
     total, s, worth = (saved[part].to(x.device) for part in ("total", "s", "worth"))
@@ -291,7 +285,7 @@ def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run:
         affordable = int(min(options.evaluations, seconds / max(pace, 1e-12)))
 
         def plan(wanted: int, *, targets: bool) -> _Plan:
-            each = cost_of(thin(wanted, run.generator("plan")))
+            each = cost(thin(wanted, run.generator("plan")))
             calls = each * (min(wanted, 1 << players) if targets else wanted)
             return _Plan(max(1, affordable // calls), wanted, calls, targets)
 
@@ -382,7 +376,7 @@ def available_threads(value_function: ValueFunction, device: torch.device, most:
 
     A network of ours is evaluated on every processor. A model of the user's is called by one thread.
     """
-    if device.type != "cpu" or not (isinstance(value_function, BaseGame) and value_function.concurrent):
+    if device.type != "cpu" or not is_concurrent(value_function):
         return 1
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(most, available)

@@ -8,7 +8,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from fastshapley.data.image_schema import ImageSchema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.interop.encoded_rows import encode_rows
 from fastshapley.support.optional import require
@@ -140,7 +140,7 @@ class FastShap(captum.Attribution):
 
     def _encode(self, inputs: Inputs) -> Tensor:
         given, schema = _single_tensor(inputs), self.explainer.schema_
-        if isinstance(schema, ImageSchema) or not schema.categorical:
+        if not isinstance(schema, TableSchema) or not schema.categorical:
             encoded: Tensor = encode_rows(self.explainer, given)[:]
             return encoded
         x = given.detach().double()

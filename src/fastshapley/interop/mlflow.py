@@ -16,11 +16,11 @@ from torch import nn
 
 from fastshapley.data.column import Column
 from fastshapley.data.image_schema import ImageSchema
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema, require_table
 from fastshapley.errors import FileFormatError, InputError, ModelError
 from fastshapley.explainer import FastSHAP
 from fastshapley.interop.encoded_rows import encode_rows
-from fastshapley.networks.convolutional import Backbone
+from fastshapley.networks.backbone import Backbone
 from fastshapley.support.optional import require
 from fastshapley.version import __version__
 
@@ -177,7 +177,7 @@ class Served:
     def _with_keys(self, rows: Any) -> Any:
         """Return rows with the column labels of the fit. MLflow turns labels that are numbers into text."""
         schema = self.explainer.schema_
-        if not isinstance(rows, pd.DataFrame) or isinstance(schema, ImageSchema) or schema.container != "frame":
+        if not isinstance(rows, pd.DataFrame) or not isinstance(schema, TableSchema) or schema.container != "frame":
             return rows
         return rows.rename(columns={column.name: column.key for column in schema.columns})
 
@@ -236,12 +236,13 @@ def _signature(explainer: FastSHAP) -> Any:
     if isinstance(schema, ImageSchema):
         inputs = types.Schema([types.TensorSpec(np.dtype(np.float32), (-1, *schema.shape))])
     else:
-        inputs = types.Schema([_spec(column, schema) for column in schema.columns])
+        table = require_table(schema, "signatures are")
+        inputs = types.Schema([_spec(column, table) for column in table.columns])
     names = value_names(explainer.player_names_, explainer.output_names_)
     return mlflow.models.ModelSignature(inputs, types.Schema([types.ColSpec("double", name) for name in names]))
 
 
-def _spec(column: Column, schema: Schema) -> Any:
+def _spec(column: Column, schema: TableSchema) -> Any:
     """Describe a column to MLflow. Values that have no type there, such as categories, are of any type."""
     types = mlflow.types
     if column.categories is not None and column.dtype != "category":

@@ -1,4 +1,4 @@
-"""What was computed once is kept under a key of its settings: a run that was interrupted goes on where it was."""
+"""Results that were computed once are kept under a key of their settings, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -16,41 +16,60 @@ import torch
 from numpy.typing import NDArray
 
 import fastshapley
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.players import Partition
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.schema import Schema
 from fastshapley.errors import FileFormatError
-from fastshapley.export import file_format as persistence
 from fastshapley.support.atomic_files import write_atomically, write_text
 from fastshapley.support.optional import require
 from fastshapley.training.checkpoint import Checkpoint, fingerprint
 from fastshapley.value_functions import BaseGame
+from fastshapley.value_functions.base_game import GameContext
+from fastshapley.value_functions.registry import describe_game, restore_game
 
 Arrays = dict[str, NDArray[Any]]
 
 
 class Store:
-    """Arrays in a folder, by kind and settings. Loading never executes anything."""
+    """Arrays in a folder, by kind and settings. Loading never executes anything.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the arrays are kept.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def has(self, kind: str, settings: Mapping[str, Any]) -> bool:
+        """Return whether the arrays for these settings are there."""
         return self._path(kind, settings).exists()
 
     def remember(
         self, kind: str, settings: Mapping[str, Any], compute: Callable[[Checkpoint], Mapping[str, Any]]
     ) -> Arrays:
-        """What ``compute`` gave for these settings, now or before.
+        """Return the arrays for these settings, and compute them if they are not there.
 
-        It is handed a place for unfinished work, which is cleared once it is done.
+        Parameters
+        ----------
+        kind : str
+            The name of the computation.
+        settings : mapping
+            Plain JSON values on which the result depends.
+        compute : callable
+            Returns the arrays, given a place for unfinished work that is cleared afterwards.
+
+        Raises
+        ------
+        ValueError
+            If a result is not an array of numbers or text.
         """
         path = self._path(kind, settings)
         if not path.exists():
             unfinished = path.with_suffix(".unfinished")
             arrays = {name: np.asarray(value) for name, value in compute(Checkpoint(unfinished)).items()}
             if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
-                raise ValueError(f"{objects} are no arrays of numbers or text")
+                raise ValueError(f"{objects} are not arrays of numbers or text")
             description = path.with_suffix(".json")
             write_text(description, _text(settings))
             write_atomically(path, lambda p: _save(p, arrays))
@@ -63,7 +82,15 @@ class Store:
 
 @cache
 def revision(modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
-    """A hash of our code in some modules, and of the versions of packages: of what makes a result."""
+    """Return a hash of what a result depends on.
+
+    Parameters
+    ----------
+    modules : tuple of str
+        Modules and folders of this package whose code counts.
+    packages : tuple of str
+        Packages whose versions count.
+    """
     folder = Path(fastshapley.__file__).parent
     digest = hashlib.sha256()
     for name in modules:
@@ -76,16 +103,28 @@ def revision(modules: tuple[str, ...], packages: tuple[str, ...]) -> str:
 
 
 def game_arrays(game: BaseGame) -> dict[str, Any]:
-    """A fitted game as arrays that a store holds."""
-    config, tensors = persistence.describe_game(game)
+    """Return a fitted game as arrays for a store."""
+    config, tensors = describe_game(game)
     return {"config": json.dumps(config)} | {f"tensor.{name}": tensor.numpy() for name, tensor in tensors.items()}
 
 
-def game_from(arrays: Arrays, schema: Schema | ImageSchema, players: Partition, network: Any = None) -> BaseGame:
-    """The game of `game_arrays`; for images, ``network`` has the layers of its own."""
+def game_from(arrays: Arrays, schema: Schema, players: Partition, network: Any = None) -> BaseGame:
+    """Return the game of `game_arrays`.
+
+    Parameters
+    ----------
+    arrays : dict
+        What `game_arrays` returned, and possibly others.
+    schema : Schema
+        The layout of the rows.
+    players : Partition
+        The players.
+    network : nn.Module, optional
+        A network with the layers of a surrogate for images.
+    """
     tensors = {name[7:]: torch.from_numpy(array) for name, array in arrays.items() if name.startswith("tensor.")}
-    config, place = json.loads(str(arrays["config"])), torch.device("cpu")
-    game: BaseGame = persistence.build_game(config, tensors, schema, players, None, network, place)
+    context = GameContext(schema, players, torch.device("cpu"), given=network)
+    game: BaseGame = restore_game(json.loads(str(arrays["config"])), tensors, context)
     return game
 
 
@@ -103,4 +142,4 @@ def _load(path: Path) -> Arrays:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise FileFormatError(f"{path} cannot be read ({error}): delete it, and it is computed again") from error
+        raise FileFormatError(f"{path} cannot be read ({error}): delete it to compute it again") from error

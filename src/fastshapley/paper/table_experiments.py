@@ -14,7 +14,7 @@ from torch import Tensor
 from fastshapley import metrics
 from fastshapley.data.model_adapter import ModelFunction
 from fastshapley.data.players import Partition
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.table_schema import TableSchema
 from fastshapley.datasets.download import find
 from fastshapley.datasets.table_loaders import SOURCES, Split
 from fastshapley.estimators import Estimate, exact, kernel, permutation
@@ -160,7 +160,7 @@ class EncodedTable:
     """A table with its encoded rows. The model is trained when it is first used."""
 
     data: Split
-    schema: Schema
+    schema: TableSchema
     players: Partition
     x: Tensor
     x_val: Tensor
@@ -194,7 +194,7 @@ def load_table(name: str, scale: TableScale) -> EncodedTable:
         The table.
     """
     data = TABLES[name].load()
-    schema = Schema.of(data.X_train)
+    schema = TableSchema.of(data.X_train)
     rows = data.X_train[: scale.train_rows]
     x, x_val, x_test = (schema.encode(X) for X in (rows, data.X_val, data.X_test[: scale.test_rows]))
     return EncodedTable(data, schema, data.players.bind(schema.names), x, x_val, x_test, name)

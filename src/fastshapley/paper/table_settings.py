@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fastshapley.datasets.table_loaders import Split, load_bankruptcy, load_census, load_marketing, load_news
-from fastshapley.networks.mlp import Perceptron, TableEncoder
+from fastshapley.networks.perceptron import Perceptron
+from fastshapley.networks.table_encoder import TableEncoder
 from fastshapley.support.optional import require
 from fastshapley.training import recipes
 from fastshapley.training.loop import Task, Training, train

@@ -21,7 +21,7 @@ from fastshapley.serving.model_store import ModelStore
 from fastshapley.serving.request import Limits
 from fastshapley.serving.responses import error_response
 from fastshapley.serving.routes import RoutingEntry, routing_table
-from fastshapley.serving.state import ServerState
+from fastshapley.serving.server_state import ServerState
 
 
 def create_app(

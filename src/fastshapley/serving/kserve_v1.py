@@ -23,6 +23,7 @@ from fastshapley.serving.openapi_schemas import (
     row_schema,
 )
 from fastshapley.serving.responses import JsonResponse
+from fastshapley.serving.server_state import ServerState
 from fastshapley.serving.serving_protocol import (
     ModelRoute,
     Protocol,
@@ -32,7 +33,6 @@ from fastshapley.serving.serving_protocol import (
     check_row_count,
     graph_inputs,
 )
-from fastshapley.serving.state import ServerState
 
 
 def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:

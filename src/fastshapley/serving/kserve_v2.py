@@ -18,6 +18,7 @@ from fastshapley.serving.batching import Results
 from fastshapley.serving.model_loader import ServedModel
 from fastshapley.serving.openapi_schemas import fixed_numbers_schema, object_schema, operation, tuple_schema
 from fastshapley.serving.responses import JsonResponse
+from fastshapley.serving.server_state import ServerState
 from fastshapley.serving.serving_protocol import (
     ModelRoute,
     Protocol,
@@ -28,7 +29,6 @@ from fastshapley.serving.serving_protocol import (
     graph_inputs,
     numeric_array,
 )
-from fastshapley.serving.state import ServerState
 from fastshapley.version import __version__
 
 _MAX_AXES = 8  # axes of a tensor

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from fastshapley.errors import InputError
 from fastshapley.serving.request import ServerRequest
 from fastshapley.serving.responses import RequestError, error_response
+from fastshapley.serving.server_state import ServerState
 from fastshapley.serving.serving_protocol import TooManyRowsError
-from fastshapley.serving.state import ServerState
 
 logger = logging.getLogger(__name__)
 request_logger = logging.getLogger("fastshapley.requests")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastshapley.serving.server_state import ServerState
 from fastshapley.serving.serving_protocol import Protocol
-from fastshapley.serving.state import ServerState
 from fastshapley.version import __version__
 
 

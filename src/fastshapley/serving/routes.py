@@ -15,8 +15,8 @@ from fastshapley.serving.openapi import openapi_document
 from fastshapley.serving.request import ServerRequest
 from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.rows_handler import RowsHandler, find_model
+from fastshapley.serving.server_state import ServerState
 from fastshapley.serving.serving_protocol import Protocol
-from fastshapley.serving.state import ServerState
 from fastshapley.serving.static_page import static_files
 
 PROTOCOLS: tuple[Protocol, ...] = (KSERVE_V1, KSERVE_V2)  # A new protocol is added here.

@@ -14,8 +14,8 @@ from fastshapley.serving.middleware import Handler
 from fastshapley.serving.model_loader import ServedModel
 from fastshapley.serving.request import ServerRequest
 from fastshapley.serving.responses import JsonResponse, RequestError
+from fastshapley.serving.server_state import ServerState
 from fastshapley.serving.serving_protocol import RowsRequest, RowsRoute
-from fastshapley.serving.state import ServerState
 
 _SMALL_BODY = 64 * 1024  # bytes of a body that is parsed on the event loop
 _LARGE_BODIES = 2  # number of larger bodies that are worked on at the same time

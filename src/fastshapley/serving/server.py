@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fastshapley.serving.app import ServingApp
 from fastshapley.serving.json_logging import configure_json_logging
-from fastshapley.serving.state import ServerState
+from fastshapley.serving.server_state import ServerState
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from fastshapley.errors import InputError
 from fastshapley.export.graph import Array, Graph
 from fastshapley.serving.batching import Results
 from fastshapley.serving.model_loader import ServedModel
-from fastshapley.serving.state import ServerState
+from fastshapley.serving.server_state import ServerState
 
 
 class TooManyRowsError(InputError):

@@ -14,13 +14,16 @@ from fastshapley.data.augmentation import mix_rows
 from fastshapley.data.stream import Rows
 from fastshapley.estimators.kernel import sampling_variance
 from fastshapley.estimators.residuals import Residuals, residuals
-from fastshapley.networks.mlp import ExplainerNetwork, Perceptron, TableEncoder
+from fastshapley.networks.explainer_network import ExplainerNetwork
+from fastshapley.networks.perceptron import Perceptron
+from fastshapley.networks.table_encoder import TableEncoder
 from fastshapley.objective import normalize
 from fastshapley.training.loop import Task, Training, train
 from fastshapley.training.run import Run
 from fastshapley.trust import effort
 from fastshapley.trust.effort import Allowance
-from fastshapley.value_functions.protocol import ValueFunction, cost, total_values
+from fastshapley.value_functions.base_game import cost
+from fastshapley.value_functions.protocol import ValueFunction, total_values
 
 LEVEL = 0.9  # The coverage of the intervals that error bars are calibrated for.
 HALF_WIDTH = 1.6449  # Half the width of such an interval, in standard errors.

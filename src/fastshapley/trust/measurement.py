@@ -17,16 +17,16 @@ from fastshapley.estimators import Estimate, exact
 from fastshapley.estimators.exact import MAX_PLAYERS
 from fastshapley.estimators.residuals import residuals
 from fastshapley.metrics import r2
-from fastshapley.networks.mlp import ExplainerNetwork
+from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.objective import normalize
 from fastshapley.training.run import Run
 from fastshapley.trust import effort
 from fastshapley.trust.effort import Allowance
 from fastshapley.trust.error_bars import ErrorBars, normalized_values
 from fastshapley.trust.report import Report, measure
-from fastshapley.value_functions.protocol import BaseGame, ValueFunction, apply_link, cost, evaluate, null_values
-from fastshapley.value_functions.removal import Removal
-from fastshapley.value_functions.surrogate import Surrogate
+from fastshapley.value_functions.base_game import called_model, cost, is_game_of, is_surrogate, link_of
+from fastshapley.value_functions.links import apply_link
+from fastshapley.value_functions.protocol import ValueFunction, evaluate, null_values
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def measure_network(
         )
         return Measurement(None, nothing)
     report = _distances(measured, truth)
-    if isinstance(game, Removal) and game.model_ is model:  # The game's outputs are the model's.
+    if is_game_of(game, model):  # The game's outputs are the model's.
         return Measurement(replace(report, fidelity=1.0, surrogate_error=0.0), nothing)
     calls = max(0.0, model_calls - (_model_evaluations(game) - before))
     some = int(min(calls, len(truth.rows)))
@@ -145,12 +145,12 @@ def measure_network(
         return Measurement(report, nothing)
     grand = (_totals(truth, x.device) + null_values(game, truth.rows))[:some]
     rows = truth.rows[:some]
-    y = apply_link(game.link if isinstance(game, BaseGame) else "identity", model(rows)).to(grand)
+    y = apply_link(link_of(game), model(rows)).to(grand)
     squared_distances = (grand - y).square().sum(1)
     report = replace(
         report,
         fidelity=r2(grand.cpu().numpy(), y.cpu().numpy()),
-        fidelity_by_size=_fidelity_by_size(game, rows, y, run) if isinstance(game, Surrogate) else None,
+        fidelity_by_size=_fidelity_by_size(game, rows, y, run) if is_surrogate(game) else None,
         surrogate_error=float(squared_distances.mean()),
     )
     return Measurement(report, squared_distances.sqrt())
@@ -240,4 +240,5 @@ def _fidelity_by_size(game: ValueFunction, x: Tensor, y: Tensor, run: Run) -> di
 
 def _model_evaluations(game: ValueFunction) -> int:
     """Return the number of rows that the game's own model has been called with so far."""
-    return game.model_.evaluations if isinstance(game, Removal) and game.model_ is not None else 0
+    model = called_model(game)
+    return 0 if model is None else model.evaluations

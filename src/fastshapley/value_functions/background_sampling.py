@@ -1,36 +1,37 @@
-"""A marginal game at a fraction of its cost, right on average: what targets are learnt from."""
+"""A marginal game at a fraction of its cost: few of its background rows, drawn anew for each evaluation."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from fastshapley.coalitions import pair_count
-from fastshapley.estimators.kernel import leverage_values
 from fastshapley.training.recipes import Targets
-from fastshapley.training.run import Run
-from fastshapley.value_functions import Removal, ValueFunction
-from fastshapley.value_functions.protocol import cost
-from fastshapley.value_functions.removal import MEMORY
+from fastshapley.value_functions.base_game import GameTraits
+from fastshapley.value_functions.protocol import ValueFunction
+from fastshapley.value_functions.removal import MEMORY, Removal
 
-logger = logging.getLogger(__name__)
-
-Thin = Callable[[int, torch.Generator], ValueFunction]  # the game for so many coalitions a row, and a generator
-_SHARE = 0.025  # of the evaluations, for each of two looks at what background rows add
-_COALITIONS = 8  # a player, at each look
+Thin = Callable[[int, torch.Generator], ValueFunction]  # coalitions per row, generator -> the game to evaluate
 
 
-class Thinned:
-    """A game of the model that averages over few of its background rows, drawn anew for each evaluation.
+class SampledBackground(GameTraits):
+    """A game that averages over a few random background rows of another; its expectation is that other game.
 
-    Its expectation is the game, whose link must be the identity. ``added`` (background, players, outputs) is what
-    each player of a background row is thought to add to the output; less the mean over rows, it is taken off for
-    the players that come from the background. Right or wrong, that leaves the expectation as it is; as good as the
-    background rows' Shapley values, it takes off most of the noise.
+    Parameters
+    ----------
+    game : Removal
+        The other game, whose link must be the identity.
+    rows : int
+        The number of background rows for each evaluation.
+    generator : torch.Generator
+        The source of random numbers.
+    added : Tensor, optional
+        An estimate of what each player of a background row adds to the output, (background, players, outputs).
+        Less its mean over the background, it is subtracted for the players that come from the background. This
+        leaves the expectation as it is, and removes most of the noise if the estimate is close to the Shapley
+        values of the background rows.
     """
 
     def __init__(self, game: Removal, rows: int, generator: torch.Generator, added: Tensor | None = None) -> None:
@@ -39,6 +40,7 @@ class Thinned:
         self.added = None if added is None else added - added.mean(0)
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        """Return an unbiased estimate of v(x, s), (n, m, outputs)."""
         width = x[:1].numel() if self.added is None else max(x[:1].numel(), self.players * self.outputs)
         most = max(1, MEMORY // (8 * self.cost * width))  # evaluations at once
         rows = max(1, most // s.shape[1])
@@ -56,23 +58,24 @@ class Thinned:
         return y.mean(2)
 
 
-def cost_of(value_function: ValueFunction) -> int:
-    """How many rows the model is called with for one evaluation of a game, thinned or not."""
-    return value_function.cost if isinstance(value_function, Thinned) else cost(value_function)
-
-
 def can_be_thinned(value_function: ValueFunction) -> TypeGuard[Removal]:
-    """Whether a game averages the model's outputs over several rows, and nothing is made of the average."""
-    game = value_function
-    if not isinstance(game, Removal) or type(game).__call__ is not Removal.__call__:  # or a user's own average
-        return False
-    return game.link == "identity" and len(game.rows_) > 1
+    """Return whether a game is a plain average over background rows, so that a few random ones are unbiased."""
+    return isinstance(value_function, GameTraits) and value_function.can_be_thinned
 
 
 def thinning(value_function: ValueFunction, options: Targets | None, added: Tensor | None = None) -> Thin:
-    """How to thin a game; one that cannot be thinned, or need not be for these ``options``, stays as it is.
+    """Return how to thin a game: the game to evaluate, given the number of coalitions per row and a generator.
 
-    An evaluation takes one background row; where there are fewer coalitions than are asked for, it takes more.
+    An evaluation uses one background row. It uses more if there are fewer coalitions than are asked for.
+
+    Parameters
+    ----------
+    value_function : ValueFunction
+        The game; one that cannot be thinned stays as it is.
+    options : Targets or None
+        How targets are estimated; None if there are no targets, and the game stays as it is.
+    added : Tensor, optional
+        As for `SampledBackground`.
     """
     if options is None or not can_be_thinned(value_function):
         return lambda coalitions, generator: value_function
@@ -80,40 +83,6 @@ def thinning(value_function: ValueFunction, options: Targets | None, added: Tens
 
     def thin(coalitions: int, generator: torch.Generator) -> ValueFunction:
         rows = max(1, coalitions >> game.players)
-        return Thinned(game, rows, generator, added) if rows < len(game.rows_) else game
+        return SampledBackground(game, rows, generator, added) if rows < len(game.rows_) else game
 
     return thin
-
-
-def background_values(
-    value_function: ValueFunction, options: Targets | None, pace: float, run: Run
-) -> Tensor | None:
-    """What each player of each background row adds, for `Thinned`; None for a game that needs none, or if too dear.
-
-    ``pace`` is the seconds that a row takes which the model is called with.
-    """
-    if options is None or not can_be_thinned(value_function):
-        return None
-    saved: dict[str, Any] | None = run.checkpoint.load("background")
-    if saved is None:
-        found = _background_values(value_function, options, pace, run)
-        saved = {"added": None if found is None else found.cpu()}
-        run.checkpoint.save("background", saved)
-    added: Tensor | None = saved["added"]
-    return None if added is None else added.to(value_function.rows_.device)
-
-
-def _background_values(game: Removal, options: Targets, pace: float, run: Run) -> Tensor | None:
-    """By the kernel estimator: once, and once more with the noise off that the first look takes off."""
-    calls = min(options.evaluations, min(options.seconds, run.clock.left()) / max(pace, 1e-12))
-    pairs = min(_COALITIONS * game.players // 2, pair_count(game.players))
-    rows = int(_SHARE * calls / (len(game.rows_) * 2 * pairs))
-    if rows < 1:
-        logger.info("evaluations are dear: targets keep the noise of the background")
-        return None
-    generator, added = run.generator("background values"), None
-    if rows >= len(game.rows_):
-        return leverage_values(game, game.rows_, pairs, generator)[0]
-    for _ in range(2):
-        added, _ = leverage_values(Thinned(game, rows, generator, added), game.rows_, pairs, generator)
-    return added

@@ -1,9 +1,11 @@
-"""The surrogate: a network trained to give the model's output from any part of a row."""
+"""The surrogate: a network that is trained to give the model's output from any part of a row."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,44 +14,59 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fastshapley.coalitions import sample_uniform_sizes
-from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.model_adapter import Scale
 from fastshapley.data.players import Partition
-from fastshapley.data.stream import Rows, batches, some
-from fastshapley.data.table_schema import Schema
+from fastshapley.data.schema import Schema
+from fastshapley.data.stream import batches
 from fastshapley.errors import InputError
-from fastshapley.networks.convolutional import Inverse, MaskedImages
-from fastshapley.networks.mlp import MaskedNetwork, Perceptron, TableEncoder
+from fastshapley.networks.builders import builder_for
+from fastshapley.networks.network_builder import SavedNetwork, SurrogatePlan
+from fastshapley.networks.perceptron import Perceptron
+from fastshapley.networks.surrogate_networks import Inverse, SurrogateNetwork
+from fastshapley.networks.weights import load_weights, with_prefix
 from fastshapley.training.loop import Task, Training, train
 from fastshapley.training.process_group import ProcessGroup
-from fastshapley.training.recipes import Layers, Recipe, resolve, shorter
+from fastshapley.training.recipes import Layers, Recipe, shorter
 from fastshapley.training.run import Run
-from fastshapley.value_functions.protocol import BaseGame, Link, Problem, apply_link
-from fastshapley.value_functions.removal import Missing
+from fastshapley.value_functions.base_game import BaseGame, GameContext, Problem
+from fastshapley.value_functions.labels import LabelledRows, label_rows
+from fastshapley.value_functions.links import Link, apply_link
+from fastshapley.value_functions.missing import Missing
 
-_CHUNK, _ENTRIES = 4096, 1 << 20  # coalitions a forward pass, and their entries: the activations stay in the cache
-_VALIDATION, _VALIDATION_IMAGES = 1 << 16, 4096  # coalitions that choose the best epoch
-Sampler = Callable[[int, int, int, torch.Generator], Tensor]  # of rows, coalitions and players
-_LABELS = 0.5  # of the time that is left, to call the model
-_KEPT = 60.0  # seconds after which the model's outputs are kept
+_PASS_COALITIONS = 4096  # largest number of coalitions in a forward pass
+_PASS_ENTRIES = 1 << 20  # largest number of their entries, so that activations stay in the cache
+_VALIDATION_COALITIONS = 1 << 16  # coalitions that choose the best epoch
+_VALIDATION_IMAGES = 4096  # the same for a network that is as slow as a classifier of images
+Sampler = Callable[[int, int, int, torch.Generator], Tensor]  # rows, coalitions, players, generator -> coalitions
 
 
 class Surrogate(BaseGame):
-    """v(x, s) = link(g(x_s, s)) with a network g trained so that g(x_s, s) is E[f(x) | x_s].
+    """v(x, s) = link(g(x_s, s)) with a network g that is trained so that g(x_s, s) is E[f(x) | x_s].
 
-    It is trained on the model's outputs at coalitions from ``sampler``, by default of uniform size: by
-    Kullback-Leibler divergence where they are probabilities, by squared error where they are not.
+    It is trained on the model's outputs, by the Kullback-Leibler divergence if these are probabilities, and by the
+    squared error otherwise.
 
-    ``network`` is the network's body, a module of the user's from (b, inputs + players) to (b, outputs) logits
-    or numbers; by default a small perceptron. It may also be a fitted estimator that takes missing values,
-    which is then used as it is. Of images, it is a classifier that starts with its own weights, and returns what
-    the model does, logits or probabilities; by default a copy of the model. ``training`` are the stages it is
-    trained in and ``layers`` the default body's layers; by default both come from the recipe, and ``training=()``
-    takes the network as it is.
-    ``coalitions`` are drawn for each row of a step.
+    Parameters
+    ----------
+    network : nn.Module or estimator, optional
+        The body of the network: a module from (b, inputs + players) to (b, outputs) logits or numbers, by default a
+        small perceptron. A fitted estimator that accepts missing values is used as it is. For images, it is a
+        classifier that starts with its own weights and returns logits or probabilities as the model does, by
+        default a copy of the model.
+    training : tuple of Training, optional
+        The stages of the training, by default those of the recipe; ``()`` takes the network as it is.
+    layers : Layers, optional
+        The hidden layers of the default body, by default those of the recipe.
+    coalitions : int, optional
+        The number of coalitions per row and step, by default that of the recipe.
+    sampler : callable
+        Draws the coalitions; by default their sizes are uniform.
     """
 
-    cost = 1
+    kind = "surrogate"
+    has_short_name = True
+    fits_together = True
+    is_surrogate = True
 
     def __init__(
         self,
@@ -66,119 +83,141 @@ class Surrogate(BaseGame):
         self.sampler = sampler
 
     def fit(self, problem: Problem, run: Run) -> Surrogate | Missing:
-        """Train on the problem's rows; the result is the game (`Missing` if an estimator was given)."""
+        """Train on the rows of a problem, and return the game: `Missing` if ``network`` is an estimator.
+
+        Raises
+        ------
+        InputError
+            If the network does not fit the data, or the outputs do not suit the link.
+        """
         if self.network is not None and not isinstance(self.network, nn.Module):
             return Missing(self.network).fit(problem, run)
-        model, players = problem.model, problem.players
-        recipe = problem.recipe or resolve("default", len(problem.x), len(players), images=bool(players.shape))
+        model, players, recipe = problem.model, problem.players, problem.resolved_recipe()
         scale = _scale(problem)
         with run.isolated("surrogate weights"):
             network = self._network(problem, recipe, scale, run.processes).to(problem.x.device)
-        x, y, x_val, y_val = _labelled(problem, run)
-        apply_link(problem.link, y)  # outputs that it does not fit are reported here, before training
+        rows = label_rows(problem, run, _most_validation_rows(network))
+        apply_link(problem.link, rows.y)  # Outputs that do not suit the link are reported before training.
         self._assemble(network, scale, problem.link, model.schema, players, model.outputs)
-        if scale == "real" and not players.shape:  # a copy of the model starts as it is
-            self.shift_ = run.processes.mean(y)
-            self.spread_ = _spread(y, run.processes)
-        self._check(x[:2])
-        return self._learn(problem, recipe, x, y, x_val, y_val, run)
+        if scale == "real" and not network.starts_trained:
+            self.shift_ = run.processes.mean(rows.y)
+            self.spread_ = _spread(rows.y, run.processes)
+        self._check(rows.x[:2])
+        return self._learn(problem, recipe, rows, run)
 
     def update(self, problem: Problem, run: Run) -> Surrogate:
-        """A copy that is trained further, on the problem's rows; this one stays as it is."""
+        """Return a copy that is trained further on the rows of a problem; this object stays as it is.
+
+        Raises
+        ------
+        InputError
+            If the model has another number or kind of outputs now.
+        """
+        problem = replace(problem, link=self.link)
         model, scale = problem.model, _scale(problem)
         if (model.outputs, scale) != (self.outputs, self.scale):
             raise InputError(
-                f"the model gives {model.outputs} outputs ({scale}), and the surrogate learnt {self.outputs} "
-                f"({self.scale}): fit anew"
+                f"the model has {model.outputs} outputs ({scale}), and the surrogate learnt {self.outputs} "
+                f"({self.scale}): call fit instead"
             )
         new = copy.deepcopy(self)
         if new.training is not None:
             new.training = tuple(shorter(stage) for stage in new.training)
-        recipe = problem.recipe or resolve(
-            "default", len(problem.x), self.players, images=bool(problem.players.shape)
-        )
-        x, y, x_val, y_val = _labelled(problem, run)
-        new.spread_ = torch.where(new.spread_ > 0, new.spread_, _spread(y, run.processes))
-        return new._learn(problem, recipe, x, y, x_val, y_val, run)
+        rows = label_rows(problem, run, _most_validation_rows(new.network_))
+        new.spread_ = torch.where(new.spread_ > 0, new.spread_, _spread(rows.y, run.processes))
+        return new._learn(problem, problem.resolved_recipe(), rows, run)
 
-    def _learn(
-        self, problem: Problem, recipe: Recipe, x: Rows, y: Tensor, x_val: Tensor, y_val: Tensor, run: Run
-    ) -> Surrogate:
+    def _learn(self, problem: Problem, recipe: Recipe, rows: LabelledRows, run: Run) -> Surrogate:
         training = recipe.surrogate if self.training is None else self.training
-        coalitions = self.coalitions or recipe.surrogate_coalitions
-        self._train(x, y, x_val, y_val, training, coalitions, run)
-        self.null = self._null(x[:1])
-        self.model_null = apply_link(problem.link, run.processes.mean(y))  # the model's own, where nothing is known
+        self._train(rows, training, self.coalitions or recipe.surrogate_coalitions, run)
+        self.null = self._null(rows.x[:1])
+        self.model_null = apply_link(problem.link, run.processes.mean(rows.y))  # the null of the model itself
         return self
 
-    def _network(
-        self, problem: Problem, recipe: Recipe, scale: Scale, processes: ProcessGroup
-    ) -> MaskedNetwork | MaskedImages:
-        model, players, body = problem.model, problem.players, copy.deepcopy(self.network)
-        if isinstance(model.schema, ImageSchema) or not isinstance(problem.x, Tensor):
-            if body is None and not isinstance(model.model, nn.Module):
-                raise InputError(
-                    f"model is a {type(model.model).__name__}, which cannot be trained on: pass a network to learn "
-                    "what it does, value_function=Surrogate(network)"
-                )
-            body = (copy.deepcopy(model.model) if body is None else body).requires_grad_(True)
-            inverse: Inverse = (
-                None if model.logits or scale == "real" else "log" if scale == "probabilities" else "logit"
-            )
-            return MaskedImages(body, players, inverse)
-        encoder = TableEncoder.fitted(problem.x, model.schema.category_counts, recipe.tails, processes)
-        if body is None:
-            layers = self.layers or recipe.surrogate_layers
-            inputs = len(encoder.columns) + len(players)
-            body = Perceptron(inputs, model.outputs, layers.count, layers.width, layers.activation)
-        return MaskedNetwork(encoder, players.owner, body)
+    def _network(self, problem: Problem, recipe: Recipe, scale: Scale, processes: ProcessGroup) -> SurrogateNetwork:
+        model = problem.model
+        inverse: Inverse = (
+            None if model.logits or scale == "real" else "log" if scale == "probabilities" else "logit"
+        )
+        plan = SurrogatePlan(
+            model.schema,
+            problem.players,
+            model.outputs,
+            recipe,
+            self.layers or recipe.surrogate_layers,
+            inverse,
+            self.network,
+            model.model,
+            processes,
+        )
+        return builder_for(model.schema).surrogate(problem.x, plan)
 
-    def restore(
-        self,
-        network: MaskedNetwork | MaskedImages,
-        scale: Scale,
-        link: Link,
-        schema: Schema | ImageSchema,
-        players: Partition,
-        shift: Tensor,
-        spread: Tensor,
-        null: Tensor,
-        model_null: Tensor,
-    ) -> Surrogate:
-        """The fitted game from its parts."""
-        self._assemble(network, scale, link, schema, players, len(shift))
-        self.shift_, self.spread_, self.null, self.model_null = shift, spread, null, model_null
+    def describe(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the scale, the link and the network's configuration, and the weights and constants."""
+        config = {"kind": self.kind, "scale": self.scale, "link": self.link, **self.network_.config}
+        tensors = {f"network.{name}": tensor for name, tensor in self.network_.state_dict().items()}
+        constants = {"shift": self.shift_, "spread": self.spread_, "null": self.null, "model_null": self.model_null}
+        return config, {**tensors, **constants}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor], context: GameContext) -> Surrogate:
+        """Return the fitted game; a body of the user's, or the model whose layers it has, must be given."""
+        saved = SavedNetwork(config, context.schema, context.partition, context.given, context.model)
+        network = builder_for(context.schema).saved_surrogate(saved).to(context.device)
+        load_weights(
+            network, with_prefix(tensors, "network"), "model" if context.given is None else "value_function"
+        )
+        game, outputs = cls(), len(tensors["shift"])
+        game._assemble(network, config["scale"], config["link"], context.schema, context.partition, outputs)
+        game.shift_, game.spread_, game.null = tensors["shift"], tensors["spread"], tensors["null"]
+        game.model_null = tensors.get("model_null", tensors["null"])  # The first files do not have it.
         network.eval()
-        return self
+        return game
+
+    @classmethod
+    def setting(cls, given: Any) -> Any:
+        """Return the value function as a user writes it; a network is passed to `Surrogate`."""
+        return cls(given) if isinstance(given, nn.Module) else super().setting(given)
+
+    def tuned_model(self, model: Any) -> Any:
+        """Return the network's body if it began as a copy of the model, and the model otherwise."""
+        body = self.network_.body
+        if type(body) is type(model) and body.state_dict().keys() == model.state_dict().keys():
+            return body
+        return model
+
+    def weights(self) -> list[Tensor]:
+        """Return the weights of the network."""
+        return list(self.network_.state_dict().values())
 
     def grand(self, x: Tensor) -> Tensor:
-        if isinstance(self.network_, MaskedNetwork):
-            with torch.no_grad():
-                raw = torch.cat([self.network_.known(part) for part in x.split(_chunk(x))])
-            return apply_link(self.link, self.activate(raw))
-        return self(x, torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device))[:, 0]
+        """Return v(x, 1), (n, outputs)."""
+        with torch.no_grad():
+            raw = torch.cat([self.network_.known(part) for part in x.split(_pass_size(x))])
+        return apply_link(self.link, self.activate(raw))
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
-        chunk = _chunk(x)
-        rows = max(1, chunk // s.shape[1])
+        """Return v(x, s), (n, m, outputs)."""
+        most = _pass_size(x)
+        rows = max(1, most // s.shape[1])
         with torch.no_grad():
             raw = [
-                torch.cat([self.network_(a, c) for c in b.split(chunk, dim=1)], dim=1)
+                torch.cat([self.network_(a, c) for c in b.split(most, dim=1)], dim=1)
                 for a, b in zip(x.split(rows), s.split(rows), strict=True)
             ]
         return apply_link(self.link, self.activate(torch.cat(raw)))
 
     def _assemble(
         self,
-        network: MaskedNetwork | MaskedImages,
+        network: SurrogateNetwork,
         scale: Scale,
         link: Link,
-        schema: Schema | ImageSchema,
+        schema: Schema,
         players: Partition,
         outputs: int,
     ) -> None:
         self.network_, self.scale, self.link = network, scale, link
-        self.concurrent = isinstance(network.body, Perceptron)  # a module of the user's may not be
+        self.concurrent = isinstance(network.body, Perceptron)  # A module of the user's may not be.
         self.schema_, self.partition_ = schema, players
         self.players, self.outputs = len(players), outputs
         device = next(network.parameters()).device
@@ -186,10 +225,10 @@ class Surrogate(BaseGame):
         self.spread_ = torch.ones(outputs, dtype=torch.float64, device=device)
 
     def activate(self, raw: Tensor) -> Tensor:
-        """The outputs, on the model's scale, of what the network returns."""
+        """Return the outputs on the model's scale, given what the network returns."""
         if self.link != "identity":
-            raw = raw.double()  # a probability near one has no digits to spare
-        if self.scale == "probabilities" and self.outputs == 2:  # a softmax, nine times as fast
+            raw = raw.double()  # A probability near one needs all digits.
+        if self.scale == "probabilities" and self.outputs == 2:  # This is a softmax, nine times as fast.
             ahead = raw[..., 1] - raw[..., 0]
             return torch.stack([(-ahead).sigmoid(), ahead.sigmoid()], dim=-1)
         if self.scale == "probabilities":
@@ -201,38 +240,30 @@ class Surrogate(BaseGame):
     def _check(self, x: Tensor) -> None:
         s = torch.ones(len(x), 1, self.players, dtype=torch.bool, device=x.device)
         expected = f"a module from {self.network_.inputs} to (b, {self.outputs})"
-        self.network_.eval()  # a batch norm must not learn from this
+        self.network_.eval()  # Batch normalisation must not learn from this.
         try:
             with torch.no_grad():
                 shape = tuple(self.network_(x, s).flatten(0, 1).shape)
-        except Exception as error:  # whatever the user's module raises
+        except Exception as error:  # A user's module may raise anything.
             raise InputError(f"network must be {expected}: {error}") from error
         if shape != (len(x), self.outputs):
             raise InputError(f"network must be {expected}; for {len(x)} rows it returned shape {shape}")
 
-    def _train(
-        self,
-        x: Rows,
-        y: Tensor,
-        x_val: Tensor,
-        y_val: Tensor,
-        training: tuple[Training, ...],
-        coalitions: int,
-        run: Run,
-    ) -> None:
+    def _train(self, rows: LabelledRows, training: tuple[Training, ...], coalitions: int, run: Run) -> None:
         unit = torch.where(self.spread_ > 0, self.spread_, 1.0)
-        y, y_val = ((y - self.shift_) / unit).float(), ((y_val - self.shift_) / unit).float()
-        most = _VALIDATION_IMAGES if self.partition_.shape else _VALIDATION
+        y, y_val = ((labels - self.shift_).div(unit).float() for labels in (rows.y, rows.y_val))
+        x, x_val, large = rows.x, rows.x_val, self.network_.starts_trained
+        most = _VALIDATION_IMAGES if large else _VALIDATION_COALITIONS
         each = max(1, min(10, most // len(x_val)))
         s_val = self.sampler(len(x_val), each, self.players, run.generator("surrogate validation"))
 
         def loss(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> Tensor:
-            rows, part = batch
-            s = self.sampler(len(rows), coalitions, self.players, generator)
-            return self._loss(self.network_(part, s), y[rows])
+            numbers, part = batch
+            s = self.sampler(len(numbers), coalitions, self.players, generator)
+            return self._loss(self.network_(part, s), y[numbers])
 
         def validate() -> float:
-            size = max(1, _chunk(x_val) // each) if self.partition_.shape else _CHUNK
+            size = max(1, _pass_size(x_val) // each) if large else _PASS_COALITIONS
             parts = zip(x_val.split(size), s_val.split(size), y_val.split(size), strict=True)
             return sum(len(a) * float(self._loss(self.network_(a, b), c)) for a, b, c in parts) / len(x_val)
 
@@ -258,34 +289,13 @@ class Surrogate(BaseGame):
         return null[0, 0].double()
 
 
-def _chunk(x: Tensor) -> int:
-    """How many coalitions a forward pass takes."""
-    return max(16, min(_CHUNK, _ENTRIES // max(1, x[:1].numel())))
+def _pass_size(x: Tensor) -> int:
+    """Return the number of coalitions in a forward pass."""
+    return max(16, min(_PASS_COALITIONS, _PASS_ENTRIES // max(1, x[:1].numel())))
 
 
-def _labelled(problem: Problem, run: Run) -> tuple[Rows, Tensor, Tensor, Tensor]:
-    """Training and validation rows with the model's outputs: all of them, or as many as budgets allow.
-
-    The outputs are kept with the run's unfinished work, some at a time: the model may be slow.
-    """
-    x, x_val, model = problem.x, problem.x_val, problem.model
-    pace = max(model.pace, 1e-12)
-    saved: dict[str, Any] | None = run.checkpoint.load("outputs")
-    if saved is None:
-        affordable = min(problem.evaluations, _LABELS * run.clock.left() / pace)
-        share = min(1.0, affordable / (len(x) + len(x_val)))
-        share_val = min(share, _VALIDATION_IMAGES / len(x_val)) if problem.players.shape else share
-        generator = run.generator("labelled rows")
-        rows, rows_val = _some(len(x), share, generator), _some(len(x_val), share_val, generator)
-        none = torch.zeros(0, model.outputs, dtype=torch.float64)
-        saved = {"rows": rows.cpu(), "y": none, "rows_val": rows_val.cpu(), "y_val": none}
-    for of, outputs, rows in ((x, "y", saved["rows"]), (x_val, "y_val", saved["rows_val"])):
-        while (done := len(saved[outputs])) < len(rows):
-            part = rows[done : done + max(1, int(_KEPT / pace))].to(x.device)
-            saved[outputs] = torch.cat([saved[outputs], model(some(of, part)).cpu()])
-            run.checkpoint.save("outputs", saved)
-    rows, y, rows_val, y_val = (saved[name].to(x.device) for name in ("rows", "y", "rows_val", "y_val"))
-    return some(x, rows), y, x_val[rows_val], y_val
+def _most_validation_rows(network: SurrogateNetwork) -> float:
+    return _VALIDATION_IMAGES if network.starts_trained else math.inf
 
 
 def _scale(problem: Problem) -> Scale:
@@ -293,14 +303,7 @@ def _scale(problem: Problem) -> Scale:
 
 
 def _spread(y: Tensor, processes: ProcessGroup) -> Tensor:
-    """Of each output; zero of a constant one, which stays constant."""
+    """Return the standard deviation of each output; zero for a constant output, which stays constant."""
     mean = processes.mean(y)
     spread = processes.mean((y - mean).square()).sqrt()
     return torch.where(spread <= 1e-12 * mean.abs(), 0.0, spread)
-
-
-def _some(rows: int, share: float, generator: torch.Generator) -> Tensor:
-    """The numbers of a random share of the rows; of all, in their order."""
-    if share >= 1:
-        return torch.arange(rows, device=generator.device)
-    return torch.randperm(rows, generator=generator, device=generator.device)[: max(1, int(share * rows))]

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("prometheus_client", reason="needs the serve extra")
 from fastshapley.serving.model_store import ModelStore
 from fastshapley.serving.request import Limits
-from fastshapley.serving.state import ServerState
+from fastshapley.serving.server_state import ServerState
 
 
 def test_two_servers_share_no_counters(exported: Any) -> None:

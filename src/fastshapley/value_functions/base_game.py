@@ -1,0 +1,302 @@
+"""What the value functions of this package have in common beyond the protocol.
+
+`GameTraits` are the questions that the rest of the library asks about a game, with the answers for a game of the
+user's own. The functions at the end ask them of any game, so that nothing else tests the type of a game.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor
+
+from fastshapley.data.model_adapter import ModelFunction, Scale
+from fastshapley.data.players import Partition
+from fastshapley.data.schema import Schema
+from fastshapley.data.stream import Rows
+from fastshapley.networks.explainer_network import Classes
+from fastshapley.training.recipes import Recipe, resolve
+from fastshapley.training.run import Run
+from fastshapley.value_functions.links import Link
+from fastshapley.value_functions.protocol import ValueFunction
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a value function is fitted to.
+
+    Attributes
+    ----------
+    model : ModelFunction
+        The user's model.
+    x, x_val : Tensor or Stream
+        Encoded rows (n, ...) for training and for validation.
+    players : Partition
+        The players.
+    link : str
+        What the game makes of the model's output.
+    recipe : Recipe or None
+        How networks are trained; None for the default.
+    evaluations : float
+        The number of further rows that the model may be called with.
+    """
+
+    model: ModelFunction
+    x: Rows
+    x_val: Rows
+    players: Partition
+    link: Link = "identity"
+    recipe: Recipe | None = None
+    evaluations: float = math.inf
+
+    def resolved_recipe(self) -> Recipe:
+        """Return the recipe, by default the one for this kind and amount of data."""
+        images = self.model.schema.kind == "image"
+        return self.recipe or resolve("default", len(self.x), len(self.players), images=images)
+
+
+@dataclass(frozen=True)
+class GameContext:
+    """What a game is restored with, besides its own configuration and tensors.
+
+    Attributes
+    ----------
+    schema : Schema
+        The layout of the rows.
+    partition : Partition
+        The players.
+    device : torch.device
+        Where the game runs.
+    model : object
+        The user's model, if there is one.
+    logits : bool
+        Whether the model returns logits.
+    given : object
+        The user's own network or value function, which a file does not hold.
+    """
+
+    schema: Schema
+    partition: Partition
+    device: torch.device
+    model: Any = None
+    logits: bool = False
+    given: Any = None
+
+
+class GameTraits:
+    """What the rest of the library asks about a game; the defaults are the answers for a game of the user's.
+
+    Attributes
+    ----------
+    link : str
+        What the game makes of the model's output.
+    scale : str
+        What the outputs are before the link; see `ModelFunction`.
+    cost : int
+        The number of rows that the model, or a network in its place, is called with for one evaluation.
+    concurrent : bool
+        Whether several threads may evaluate the game at once.
+    is_surrogate : bool
+        Whether a network stands in for the model, so that evaluations do not call the model.
+    calls_model : bool
+        Whether evaluations call a `ModelFunction`, which counts its calls.
+    """
+
+    link: Link = "identity"
+    scale: Scale = "real"
+    cost: int = 1
+    concurrent: bool = False
+    is_surrogate: ClassVar[bool] = False
+    calls_model: ClassVar[bool] = False
+
+    @property
+    def called_model(self) -> ModelFunction | None:
+        """The function that evaluations call; None if there is none, or if the game was restored without it."""
+        return None
+
+    @property
+    def can_be_thinned(self) -> bool:
+        """Whether the game is a plain average over background rows, so that a few random ones are unbiased."""
+        return False
+
+    def is_game_of(self, model: ModelFunction | None) -> bool:
+        """Return whether the grand values are the outputs of this very model."""
+        return False
+
+    def tuned_model(self, model: Any) -> Any:
+        """Return the user's model, or a copy of it that was trained on inputs with hidden parts."""
+        return model
+
+    def weights(self) -> list[Tensor]:
+        """Return the trained weights of the game, by which two states of it are told apart."""
+        return []
+
+
+class BaseGame(BaseEstimator, GameTraits, ABC):
+    """A value function of this package: it is fitted to a model, and says itself how it is saved and restored.
+
+    A new value function is a file with a subclass, and one line in `fastshapley.value_functions.registry`.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the class in files; ``"custom"`` for a class that a file cannot hold.
+    has_short_name : bool
+        Whether ``kind`` may also be passed as ``value_function=``.
+    fits_together : bool
+        Whether several processes fit the game together, each with rows of its own; otherwise all rows are gathered.
+    schema_, partition_ : Schema, Partition
+        The layout and the players that the game was fitted to.
+    """
+
+    kind: ClassVar[str] = "custom"
+    has_short_name: ClassVar[bool] = False
+    fits_together: ClassVar[bool] = False
+
+    players: int
+    outputs: int
+    null: Tensor
+    schema_: Schema
+    partition_: Partition
+
+    @abstractmethod
+    def fit(self, problem: Problem, run: Run) -> BaseGame:
+        """Learn from the rows of a problem, and return the game.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model, the rows and the players.
+        run : Run
+            The seed, the time and the place for unfinished work.
+        """
+
+    def update(self, problem: Problem, run: Run) -> BaseGame:
+        """Return the game for new rows and for the model as it is now; this object stays as it is.
+
+        The arguments are those of `fit`. By default the game does not change.
+        """
+        return self
+
+    @abstractmethod
+    def grand(self, x: Tensor) -> Tensor:
+        """Return v(x, 1), (n, outputs)."""
+
+    @abstractmethod
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        """Return v(x, s), (n, m, outputs)."""
+
+    def describe(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what `restore` needs: a configuration of plain JSON values, with the ``"kind"``, and tensors."""
+        return {"kind": self.kind}, {}
+
+    @classmethod
+    def restore(cls, config: dict[str, Any], tensors: dict[str, Tensor], context: GameContext) -> BaseGame:
+        """Return the fitted game that `describe` described.
+
+        Parameters
+        ----------
+        config, tensors
+            What `describe` returned.
+        context : GameContext
+            What a file does not hold.
+
+        Raises
+        ------
+        FileFormatError
+            If something that the user must pass is missing.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot be restored")
+
+    @classmethod
+    def setting(cls, given: Any) -> Any:
+        """Return the value function as a user writes it, so that another fit learns a game of its own.
+
+        Parameters
+        ----------
+        given : object
+            What the user passed to restore the game; None for nothing.
+        """
+        return given if given is not None else cls.kind if cls.has_short_name else cls()
+
+    def __sklearn_clone__(self) -> Self:
+        # The clone of scikit-learn would unfit a fitted model among the parameters.
+        return type(self)(**self.get_params(deep=False))
+
+
+_USERS_GAME = GameTraits()
+
+
+def _traits(game: ValueFunction) -> GameTraits:
+    return game if isinstance(game, GameTraits) else _USERS_GAME
+
+
+def link_of(game: ValueFunction) -> Link:
+    """Return what a game makes of the model's output."""
+    return _traits(game).link
+
+
+def scale_of(game: ValueFunction) -> Scale:
+    """Return what the outputs of a game are before the link."""
+    return _traits(game).scale
+
+
+def cost(game: ValueFunction) -> int:
+    """Return the number of rows that the model, or a network in its place, is called with for one evaluation."""
+    return _traits(game).cost
+
+
+def is_concurrent(game: ValueFunction) -> bool:
+    """Return whether several threads may evaluate a game at once."""
+    return _traits(game).concurrent
+
+
+def is_surrogate(game: ValueFunction) -> bool:
+    """Return whether a network stands in for the model, so that evaluations do not call the model."""
+    return _traits(game).is_surrogate
+
+
+def called_model(game: ValueFunction) -> ModelFunction | None:
+    """Return the model function that evaluations call; None if there is none at hand."""
+    return _traits(game).called_model
+
+
+def calls_model(game: ValueFunction) -> bool:
+    """Return whether evaluations call a model function, which counts its calls."""
+    return _traits(game).calls_model
+
+
+def is_game_of(game: ValueFunction, model: ModelFunction | None) -> bool:
+    """Return whether the grand values of a game are the outputs of this very model."""
+    return _traits(game).is_game_of(model)
+
+
+def tuned_model(game: ValueFunction, model: Any) -> Any:
+    """Return the user's model, or a copy of it that was trained on inputs with hidden parts."""
+    return _traits(game).tuned_model(model)
+
+
+def weights_of(game: ValueFunction) -> list[Tensor]:
+    """Return the trained weights of a game, by which two states of it are told apart."""
+    return _traits(game).weights()
+
+
+def classes_of(game: ValueFunction) -> Classes:
+    """Return what is known about the values of the outputs: those of probabilities sum to zero over the classes."""
+    if scale_of(game) != "probabilities" or link_of(game) == "log":
+        return "free"
+    if game.outputs == 2:
+        return "mirror"
+    return "zero-sum" if link_of(game) == "identity" else "free"
+
+
+def is_fitted(value_function: Any) -> bool:
+    """Return whether an object can be evaluated as a game."""
+    if isinstance(value_function, type):
+        return False
+    return hasattr(value_function, "players") and hasattr(value_function, "outputs")
