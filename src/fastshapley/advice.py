@@ -168,16 +168,20 @@ class FittedTrial(Protocol):
     """What a fit leaves behind, as far as advice needs it."""
 
     @property
-    def game(self) -> ValueFunction: ...
+    def game(self) -> ValueFunction:
+        """The fitted game."""
 
     @property
-    def network(self) -> ExplainerNetwork: ...
+    def network(self) -> ExplainerNetwork:
+        """The trained network."""
 
     @property
-    def report(self) -> Report | None: ...
+    def report(self) -> Report | None:
+        """The report on the network, if there is one."""
 
     @property
-    def timings(self) -> Mapping[str, Timing]: ...
+    def timings(self) -> Mapping[str, Timing]:
+        """The time that each phase took."""
 
 
 @dataclass(frozen=True)

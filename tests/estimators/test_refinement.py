@@ -74,7 +74,7 @@ def test_values_still_sum_to_grand_minus_null(game: Moebius, x: Tensor, prior: P
 
 
 def test_standard_errors_are_of_the_size_of_the_errors(game: Moebius, x: Tensor, prior: Prior) -> None:
-    """Their mean squares agree within a half: one number a row stands for the noise of all its pairs."""
+    """Their mean squares agree within a factor of 1.5: one number per row stands for the noise of all pairs."""
     truth = game.shapley(x).numpy()
     for budget in (24, 64, 200):
         refined = refine(game, x, prior, RefinementOptions(budget=budget, random_state=0))
