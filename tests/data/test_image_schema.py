@@ -179,7 +179,7 @@ def test_a_dataset_of_pictures_that_are_no_tensors() -> None:
         (Endless(), "X is a Endless: pass a tensor, an array, or a Dataset with a length"),
         (DataLoader(Endless()), "X is a Endless: pass a tensor, an array, or a Dataset with a length"),
         (None, "X is a NoneType: pass a tensor"),
-        (Items(make=changing), "gives another image each time: turn its random transforms off"),
+        (Items(make=changing), "returns a different image each time: turn its random transforms off"),
         (Items(make=of_two_sizes), r"shapes \(3, 3, 6\) and \(3, 4, 6\): resize them to one"),
     ],
     ids=["no rows", "no items", "endless", "loader of an endless one", "nothing", "random", "sizes"],
@@ -196,7 +196,7 @@ def test_images_that_cannot_be_learnt_from(X: Any, message: str) -> None:
         (torch.zeros(2, 3, 6, 4), r"images of shape \(3, 6, 4\) where \(3, 4, 6\) is expected"),
         (torch.zeros(2, 1, 4, 6), r"images of shape \(1, 4, 6\) where \(3, 4, 6\) is expected"),
         (255 * IMAGES, r"pixels from .* at fit they were from .*: scale .* / 255"),
-        (20 * IMAGES - 15, "scale .* as the images at fit were"),
+        (20 * IMAGES - 15, "scale .* as the images at fit,"),
     ],
     ids=["turned", "grey", "0 to 255", "standardised by others"],
 )

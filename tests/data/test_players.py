@@ -47,7 +47,7 @@ def test_a_number_is_a_name_first() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ({"job": ["job_cook"]}, r"'job' names 'job_cook', which is not a column; there are \['age'"),
+        ({"job": ["job_cook"]}, r"'job' names 'job_cook', which is not a column; the columns are \['age'"),
         ({"job": [4]}, "names 4, which is not a column"),
         ({"job": [-1]}, "names -1, which is not a column"),
         ({"job": []}, "'job' must be a non-empty list"),
@@ -184,10 +184,10 @@ def test_hidden_pixels_take_the_fill_of_their_channel(
         (Superpixels(segmentation=torch.zeros(4, 6)), "dtype float32"),
         (
             Superpixels(grid=2, fill=(0.0, 0.0)),
-            r"fill is \(0.0, 0.0\); use a number, or one for each of 3 channels",
+            r"fill is \(0.0, 0.0\); use one number, or one for each of the 3 channels",
         ),
-        (Superpixels(grid=2, fill=(0.0,)), "one for each of 3 channels"),
-        (Superpixels(grid=2, fill=[[0.0, 0.0, 0.0]]), "one for each of 3 channels"),  # type: ignore[list-item]
+        (Superpixels(grid=2, fill=(0.0,)), "one for each of the 3 channels"),
+        (Superpixels(grid=2, fill=[[0.0, 0.0, 0.0]]), "one for each of the 3 channels"),  # type: ignore[list-item]
         (Superpixels(grid=2, fill=float("nan")), "fill is nan"),
     ],
 )
