@@ -147,7 +147,7 @@ DATASETS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_no_batch_of_images(name: str) -> None:
+def test_arrays_that_are_not_images_are_refused(name: str) -> None:
     X, message = LAYOUTS[name]
     with pytest.raises(InputError, match=message):
         ImageSchema.of(X)
@@ -156,7 +156,7 @@ def test_what_is_no_batch_of_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_what_is_no_dataset_of_images(name: str) -> None:
+def test_datasets_without_images_are_refused(name: str) -> None:
     X, message = DATASETS[name]
     with pytest.raises(InputError, match=message):
         ImageSchema.of(X)
@@ -164,7 +164,7 @@ def test_what_is_no_dataset_of_images(name: str) -> None:
         whole(SCHEMA.encode(X, "X_val"))
 
 
-def test_a_dataset_of_pictures_that_are_no_tensors() -> None:
+def test_a_dataset_of_pictures_that_are_not_tensors_is_refused() -> None:
     image = pytest.importorskip("PIL.Image")
     pictures = Items(make=lambda *_: image.new("RGB", (6, 4)))
     with pytest.raises(InputError, match="is a Image: the Dataset must return tensors"):
@@ -184,7 +184,7 @@ def test_a_dataset_of_pictures_that_are_no_tensors() -> None:
     ],
     ids=["no rows", "no items", "endless", "loader of an endless one", "nothing", "random", "sizes"],
 )
-def test_images_that_cannot_be_learnt_from(X: Any, message: str) -> None:
+def test_images_that_cannot_be_learnt_from_are_refused(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ImageSchema.of(X)
 
@@ -200,7 +200,9 @@ def test_images_that_cannot_be_learnt_from(X: Any, message: str) -> None:
     ],
     ids=["turned", "grey", "0 to 255", "standardised by others"],
 )
-def test_images_other_than_at_fit(make: Callable[[Tensor], Any], images: Tensor, message: str) -> None:
+def test_images_unlike_those_at_fit_are_refused(
+    make: Callable[[Tensor], Any], images: Tensor, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         whole(SCHEMA.encode(make(images)))
 
@@ -213,7 +215,7 @@ def test_a_later_dataset_may_be_empty() -> None:
 
 
 @pytest.mark.parametrize("X", [Endless(), DataLoader(Endless()), None], ids=["endless", "loader", "nothing"])
-def test_what_has_no_length_is_refused_later_too(X: Any) -> None:
+def test_a_dataset_without_a_length_is_refused_after_fit(X: Any) -> None:
     with pytest.raises(InputError, match="or a Dataset with a length"):
         SCHEMA.encode(X)
 

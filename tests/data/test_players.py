@@ -60,7 +60,7 @@ def test_a_number_is_a_name_first() -> None:
         ([["age", "pay"]], "Groups takes a mapping from names to columns"),
     ],
 )
-def test_groups_that_make_no_partition(groups: Mapping[str, Any], message: str) -> None:
+def test_groups_that_do_not_fit_the_columns_are_refused(groups: Mapping[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Groups(groups).bind(COLUMNS)
 
@@ -191,7 +191,7 @@ def test_hidden_pixels_take_the_fill_of_their_channel(
         (Superpixels(grid=2, fill=float("nan")), "fill is nan"),
     ],
 )
-def test_superpixels_that_make_no_partition(superpixels: Superpixels, message: str) -> None:
+def test_superpixels_that_do_not_fit_the_images_are_refused(superpixels: Superpixels, message: str) -> None:
     with pytest.raises(InputError, match=message):
         superpixels.bind_image((3, 4, 6))
 
