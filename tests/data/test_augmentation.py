@@ -54,7 +54,7 @@ def test_continuous_columns_are_new_values_of_the_same_range() -> None:
     assert 0.8 < mixed.std() / x[:, 0].std() < 1.2
 
 
-def test_gaps_stay_as_frequent_and_bring_no_others() -> None:
+def test_gaps_stay_as_frequent_and_do_not_spread() -> None:
     x = table()
     gaps = mix_rows(x, 5000, DISCRETE, generator()).isnan().double().mean(0)
     torch.testing.assert_close(gaps, x.isnan().double().mean(0), atol=0.05, rtol=0)

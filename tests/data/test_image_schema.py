@@ -147,7 +147,7 @@ DATASETS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_no_batch_of_images(name: str) -> None:
+def test_arrays_that_are_not_images_are_refused(name: str) -> None:
     X, message = LAYOUTS[name]
     with pytest.raises(InputError, match=message):
         ImageSchema.of(X)
@@ -156,7 +156,7 @@ def test_what_is_no_batch_of_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_what_is_no_dataset_of_images(name: str) -> None:
+def test_datasets_without_images_are_refused(name: str) -> None:
     X, message = DATASETS[name]
     with pytest.raises(InputError, match=message):
         ImageSchema.of(X)
@@ -164,7 +164,7 @@ def test_what_is_no_dataset_of_images(name: str) -> None:
         whole(SCHEMA.encode(X, "X_val"))
 
 
-def test_a_dataset_of_pictures_that_are_no_tensors() -> None:
+def test_a_dataset_of_pictures_that_are_not_tensors_is_refused() -> None:
     image = pytest.importorskip("PIL.Image")
     pictures = Items(make=lambda *_: image.new("RGB", (6, 4)))
     with pytest.raises(InputError, match="is a Image: the Dataset must return tensors"):
@@ -179,12 +179,12 @@ def test_a_dataset_of_pictures_that_are_no_tensors() -> None:
         (Endless(), "X is a Endless: pass a tensor, an array, or a Dataset with a length"),
         (DataLoader(Endless()), "X is a Endless: pass a tensor, an array, or a Dataset with a length"),
         (None, "X is a NoneType: pass a tensor"),
-        (Items(make=changing), "gives another image each time: turn its random transforms off"),
+        (Items(make=changing), "returns a different image each time: turn its random transforms off"),
         (Items(make=of_two_sizes), r"shapes \(3, 3, 6\) and \(3, 4, 6\): resize them to one"),
     ],
     ids=["no rows", "no items", "endless", "loader of an endless one", "nothing", "random", "sizes"],
 )
-def test_images_that_cannot_be_learnt_from(X: Any, message: str) -> None:
+def test_images_that_cannot_be_learnt_from_are_refused(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ImageSchema.of(X)
 
@@ -196,11 +196,13 @@ def test_images_that_cannot_be_learnt_from(X: Any, message: str) -> None:
         (torch.zeros(2, 3, 6, 4), r"images of shape \(3, 6, 4\) where \(3, 4, 6\) is expected"),
         (torch.zeros(2, 1, 4, 6), r"images of shape \(1, 4, 6\) where \(3, 4, 6\) is expected"),
         (255 * IMAGES, r"pixels from .* at fit they were from .*: scale .* / 255"),
-        (20 * IMAGES - 15, "scale .* as the images at fit were"),
+        (20 * IMAGES - 15, "scale .* as the images at fit,"),
     ],
     ids=["turned", "grey", "0 to 255", "standardised by others"],
 )
-def test_images_other_than_at_fit(make: Callable[[Tensor], Any], images: Tensor, message: str) -> None:
+def test_images_unlike_those_at_fit_are_refused(
+    make: Callable[[Tensor], Any], images: Tensor, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         whole(SCHEMA.encode(make(images)))
 
@@ -213,7 +215,7 @@ def test_a_later_dataset_may_be_empty() -> None:
 
 
 @pytest.mark.parametrize("X", [Endless(), DataLoader(Endless()), None], ids=["endless", "loader", "nothing"])
-def test_what_has_no_length_is_refused_later_too(X: Any) -> None:
+def test_a_dataset_without_a_length_is_refused_after_fit(X: Any) -> None:
     with pytest.raises(InputError, match="or a Dataset with a length"):
         SCHEMA.encode(X)
 

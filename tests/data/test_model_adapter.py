@@ -319,7 +319,7 @@ def test_batches_are_large_but_bounded() -> None:
     assert 1000 < max(sizes) < 50_000
 
 
-def test_no_rows_call_nobody() -> None:
+def test_no_rows_do_not_call_the_model() -> None:
     function, _ = wrap(LogisticRegression().fit(X, BINARY))
     before = function.evaluations
     assert function(torch.zeros(0, 4)).shape == (0, 2)
@@ -384,7 +384,7 @@ def test_network_of_whole_numbers_gets_them() -> None:
     assert wrap(nn.Sequential(nn.Embedding(3, 2), nn.Flatten()), torch.tensor([[0, 2], [1, 1]]))[0].outputs == 4
 
 
-def test_network_takes_no_text() -> None:
+def test_a_network_refuses_text() -> None:
     with pytest.raises(ModelError, match="takes numbers, but X has columns of text: encode them"):
         wrap(Network(), PEOPLE)
 
@@ -463,7 +463,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("model", "message"), BAD.values(), ids=BAD.keys())
-def test_models_that_cannot_be_explained(model: Callable[[], Any], message: str) -> None:
+def test_models_that_cannot_be_explained_are_refused(model: Callable[[], Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         wrap(model())
 
@@ -543,7 +543,7 @@ def test_without_logits_outputs_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     "model", [LogisticRegression().fit(X, BINARY), LinearRegression().fit(X, REAL)], ids=["classifier", "regressor"]
 )
-def test_an_estimator_has_no_logits(model: Any) -> None:
+def test_logits_of_an_estimator_are_refused(model: Any) -> None:
     schema = TableSchema.of(X)
     with pytest.raises(ModelError, match=f"logits is True, but a {type(model).__name__} does not return logits"):
         ModelFunction(model, schema, schema.encode(X), logits=True)

@@ -170,8 +170,10 @@ def test_columns_of_one_name_are_refused() -> None:
         Groups.from_one_hot(X)
 
 
-def test_an_array_has_no_names_to_go_by() -> None:
-    with pytest.raises(InputError, match=r"X is a ndarray, whose columns have no names .* Groups.from_transformer"):
+def test_an_array_without_column_names_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"X is a ndarray, whose columns have no names: .* Groups.from_transformer"
+    ):
         Groups.from_one_hot(np.eye(3))
 
 

@@ -47,7 +47,7 @@ def test_a_number_is_a_name_first() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ({"job": ["job_cook"]}, r"'job' names 'job_cook', which is not a column; there are \['age'"),
+        ({"job": ["job_cook"]}, r"'job' names 'job_cook', which is not a column; the columns are \['age'"),
         ({"job": [4]}, "names 4, which is not a column"),
         ({"job": [-1]}, "names -1, which is not a column"),
         ({"job": []}, "'job' must be a non-empty list"),
@@ -60,7 +60,7 @@ def test_a_number_is_a_name_first() -> None:
         ([["age", "pay"]], "Groups takes a mapping from names to columns"),
     ],
 )
-def test_groups_that_make_no_partition(groups: Mapping[str, Any], message: str) -> None:
+def test_groups_that_do_not_fit_the_columns_are_refused(groups: Mapping[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Groups(groups).bind(COLUMNS)
 
@@ -184,14 +184,14 @@ def test_hidden_pixels_take_the_fill_of_their_channel(
         (Superpixels(segmentation=torch.zeros(4, 6)), "dtype float32"),
         (
             Superpixels(grid=2, fill=(0.0, 0.0)),
-            r"fill is \(0.0, 0.0\); use a number, or one for each of 3 channels",
+            r"fill is \(0.0, 0.0\); use one number, or one for each of the 3 channels",
         ),
-        (Superpixels(grid=2, fill=(0.0,)), "one for each of 3 channels"),
-        (Superpixels(grid=2, fill=[[0.0, 0.0, 0.0]]), "one for each of 3 channels"),  # type: ignore[list-item]
+        (Superpixels(grid=2, fill=(0.0,)), "one for each of the 3 channels"),
+        (Superpixels(grid=2, fill=[[0.0, 0.0, 0.0]]), "one for each of the 3 channels"),  # type: ignore[list-item]
         (Superpixels(grid=2, fill=float("nan")), "fill is nan"),
     ],
 )
-def test_superpixels_that_make_no_partition(superpixels: Superpixels, message: str) -> None:
+def test_superpixels_that_do_not_fit_the_images_are_refused(superpixels: Superpixels, message: str) -> None:
     with pytest.raises(InputError, match=message):
         superpixels.bind_image((3, 4, 6))
 

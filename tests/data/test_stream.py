@@ -117,7 +117,7 @@ def bad_number_17(image: Tensor, number: int) -> Tensor:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("workers", WORKERS)
-def test_an_item_that_is_no_image_is_named_by_its_number_in_the_dataset(workers: int) -> None:
+def test_an_item_that_is_not_an_image_is_named_by_its_number(workers: int) -> None:
     x: Rows = some(stream(workers, Items(make=bad_number_17)), ORDER)
     with pytest.raises(InputError, match="item 17 of X has dtype uint8"):
         list(x.split(8))

@@ -205,7 +205,7 @@ def test_gaps_are_not_logged_as_unseen(caplog: pytest.LogCaptureFixture) -> None
     assert not caplog.records
 
 
-def test_unseen_string_of_an_array_is_no_other_string() -> None:
+def test_unseen_string_of_an_array_does_not_become_another_string() -> None:
     schema = TableSchema.of(np.array([["y"], ["n"]]))
     assert pd.isna(np.asarray(schema.decode(torch.tensor([[NAN]])))[0, 0])
 
@@ -233,7 +233,7 @@ def test_list_of_rows_is_an_array() -> None:
 
 
 @pytest.mark.parametrize("X", [people(), np.ones((3, 2)), torch.ones(3, 2)], ids=["frame", "array", "tensor"])
-def test_no_rows(X: Table) -> None:
+def test_a_table_without_rows_is_encoded(X: Table) -> None:
     schema = TableSchema.of(X)
     encoded = schema.encode(X[:0])
     assert encoded.shape == (0, X.shape[1])
@@ -283,7 +283,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("X", "message"), UNFIT.values(), ids=UNFIT.keys())
-def test_tables_that_no_schema_fits(X: Any, message: str) -> None:
+def test_tables_without_a_schema_are_refused(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         TableSchema.of(X)
 

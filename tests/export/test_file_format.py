@@ -82,7 +82,9 @@ def test_everything_else_comes_back_too(saved: tuple[FastSHAP, Path], frame: pd.
     ],
     ids=str,
 )
-def test_every_kind_of_game(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_game_comes_back_from_a_file(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import dataclasses
 
     import problems
@@ -106,7 +108,7 @@ def test_every_kind_of_game(options: dict[str, Any], tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("classes", [1, 2, 3])
 @pytest.mark.parametrize("players", [None, Groups({"work": ["job", "income"]})], ids=["columns", "groups"])
 @pytest.mark.parametrize("own_units", [0, 3])
-def test_every_kind_of_body(
+def test_every_kind_of_body_comes_back_from_a_file(
     frame: pd.DataFrame, tmp_path: Path, own_units: int, players: Groups | None, classes: int
 ) -> None:
     """On a table with categories and gaps; of two classes, one is learnt."""
@@ -159,7 +161,7 @@ def test_a_game_that_calls_the_model_asks_for_it_to_be_learnt_from(value_functio
         loaded.fit(X)
 
 
-def test_networks_of_the_users_are_asked_for(tmp_path: Path) -> None:
+def test_a_file_asks_for_the_users_networks(tmp_path: Path) -> None:
     X = numbers()
     surrogate = Surrogate(nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1)))
     fitted = explainer(lambda rows: rows[:, 0], network=nn.Linear(4, 4), value_function=surrogate).fit(X)
@@ -174,7 +176,7 @@ def test_networks_of_the_users_are_asked_for(tmp_path: Path) -> None:
     assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
 
 
-def test_games_of_the_users_are_asked_for(tmp_path: Path) -> None:
+def test_a_file_asks_for_the_users_game(tmp_path: Path) -> None:
     X = numbers(columns=3)
     game = Additive(players=3)
     fitted = explainer(None, value_function=game).fit(X)
@@ -186,14 +188,14 @@ def test_games_of_the_users_are_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_a_file_cut_short(saved: tuple[FastSHAP, Path], tmp_path: Path, share: float) -> None:
+def test_a_truncated_file_is_refused(saved: tuple[FastSHAP, Path], tmp_path: Path, share: float) -> None:
     data = saved[1].read_bytes()
     (tmp_path / "cut").write_bytes(data[: int(share * len(data))])
     with pytest.raises(FileFormatError, match="cut short"):
         FastSHAP.load(tmp_path / "cut")
 
 
-def test_files_of_another_kind(tmp_path: Path) -> None:
+def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(FileFormatError, match="is a safetensors file, but not one"):
         FastSHAP.load(tmp_path / "other.safetensors")
@@ -204,7 +206,7 @@ def test_files_of_another_kind(tmp_path: Path) -> None:
         FastSHAP.load(tmp_path / "absent")
 
 
-def test_a_newer_format(saved: tuple[FastSHAP, Path], tmp_path: Path) -> None:
+def test_a_newer_format_is_refused(saved: tuple[FastSHAP, Path], tmp_path: Path) -> None:
     config = json.dumps({"format": 99, "version": "9.0"})
     save_file({"a": torch.zeros(1)}, tmp_path / "new", {"fastshapley": config})
     with pytest.raises(FileFormatError, match=r"fastshapley 9.0 in format 99.*upgrade"):
@@ -249,7 +251,7 @@ def test_a_stream_that_gives_a_little_at_a_time(saved: tuple[FastSHAP, Path], fr
 
 
 @pytest.mark.parametrize("end", [2**62, 10**20, "4", None])
-def test_a_header_that_promises_too_much(end: Any) -> None:
+def test_a_header_that_announces_too_many_bytes_is_refused(end: Any) -> None:
     header = json.dumps({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, end]}}).encode()
     with pytest.raises(FileFormatError, match="cut short, damaged"):
         FastSHAP.load(io.BytesIO(len(header).to_bytes(8, "little") + header))
@@ -271,7 +273,7 @@ def test_players_are_those_of_the_fit_after_loading(tmp_path: Path) -> None:
     assert again.partition_ == fitted.partition_
 
 
-def test_a_graph_is_no_explainer(tmp_path: Path) -> None:
+def test_a_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / "it.onnx").write_bytes(b"\x08\x08\x12\x07pytorch" * 20)
     with pytest.raises(FileFormatError, match=r"it\.onnx is a graph, for serve and page"):
         FastSHAP.load(tmp_path / "it.onnx")

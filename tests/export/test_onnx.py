@@ -135,7 +135,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "nothing.fastshap does not exist" in capsys.readouterr().err
 
 
-def test_a_network_of_the_users(tmp_path: Path) -> None:
+def test_a_network_of_the_users_is_exported(tmp_path: Path) -> None:
     X = numbers(300)
     body = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
     fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1], network=body).fit(X)
@@ -165,7 +165,7 @@ def test_a_graph_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "graph.onnx").read_text() == "before"
 
 
-def test_what_cannot_be_exported(tmp_path: Path) -> None:
+def test_explainers_that_cannot_be_exported_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFittedError):
         explainer(lambda rows: rows[:, 0]).export_onnx(tmp_path / "graph.onnx")
     game = Additive(4)

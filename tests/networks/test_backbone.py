@@ -177,8 +177,8 @@ class Headless(nn.Module):
     ("backbone", "model", "message"),
     [
         (Backbone("layer4"), Classifier(), r"no layer \['layer4'\]; the layers are \['conv', 'layer1', 'layer1.0'"),
-        (Backbone(["layer3", "body"]), Classifier(), r"no layer \['body'\]; there are"),
-        (Backbone([]), Classifier(), r"no layer \[\]; there are"),
+        (Backbone(["layer3", "body"]), Classifier(), r"no layer \['body'\]; the layers are"),
+        (Backbone([]), Classifier(), r"no layer \[\]; the layers are"),
         (Backbone("fc"), Classifier(), r"layer 'fc' does not make maps \(b, channels, height, width\)"),
         (Backbone(["layer1", "fc"]), Classifier(), "layer 'fc' does not make maps"),
         (Backbone("0"), nn.Sequential(Headless()), "layer '0' does not make maps"),

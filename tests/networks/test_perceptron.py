@@ -69,7 +69,7 @@ def test_a_player_perceptron_is_its_formula(
 
 @pytest.mark.parametrize("owner", OWNERS.values(), ids=list(OWNERS))
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_own_units_see_the_inputs_of_one_player_alone(owner: list[int], outputs: int) -> None:
+def test_own_units_see_only_the_inputs_of_one_player(owner: list[int], outputs: int) -> None:
     """With hidden layers that do not look at the row, each input moves the values of its own player only."""
     network = player_perceptron(owner, outputs)
     for layer in network.hidden:

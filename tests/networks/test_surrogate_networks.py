@@ -49,7 +49,7 @@ def test_many_coalitions_at_once_are_worth_as_much_as_one_by_one(
     torch.testing.assert_close(together, alone)
 
 
-def test_a_masked_network_on_numbers_alone_sees_inputs_and_coalition() -> None:
+def test_a_masked_network_of_numbers_sees_inputs_and_coalition() -> None:
     x = torch.tensor([[1.0, 2.0], [3.0, 6.0]], dtype=torch.float64)
     network = MaskedNetwork(TableEncoder.fitted(x, [0, 0]), [0, 1], nn.Identity())
     s = torch.tensor([[[True, False]], [[True, True]]])

@@ -76,7 +76,7 @@ def test_an_interrupted_computation_finds_its_unfinished_work(tmp_path: Path) ->
     assert sorted(path.suffix for path in (tmp_path / "explainers").iterdir()) == [".json", ".npz"]
 
 
-def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.remember("explainers", SETTINGS, Counted(values=np.arange(1000.0)))
     (path,) = (tmp_path / "explainers").glob("*.npz")

@@ -197,7 +197,7 @@ def test_games_that_stay_as_they_are(kind: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("kind", ["none", "wrong"])
-def test_an_evaluation_calls_the_model_with_so_many_rows(rows: int, kind: str) -> None:
+def test_an_evaluation_calls_the_model_with_the_chosen_number_of_rows(rows: int, kind: str) -> None:
     """Also where a coalition comes again: it is drawn for anew."""
     game = game_of(curved)
     thinned = SampledBackground(game, rows, generator(), added_of(game, kind))

@@ -238,7 +238,7 @@ def _coarse_layers(network: nn.Module, players: Partition, x: Tensor) -> list[st
     last = {size: name for name, size in made if often[name] == 1}  # Layers that run several times are ambiguous.
     if not last:
         raise InputError(
-            "network: the model has no layer that computes maps; pass network=UNet() or a module of your own"
+            "network: the model has no layer that makes maps; pass network=UNet() or a module of your own"
         )
     coarsest = min(last, key=lambda size: size[0] * size[1])
     finest = players.grid or (math.isqrt(len(players)),) * 2
