@@ -47,7 +47,7 @@ __all__ = [
 # Public names: the module of each, below ``fastshapley``, and its name there.
 _PUBLIC = {
     "Advice": ("advice", "Advice"),
-    "Backbone": ("networks.convolutional", "Backbone"),
+    "Backbone": ("networks.backbone", "Backbone"),
     "Drift": ("trust.drift", "Drift"),
     "Explained": ("bulk.job", "Explained"),
     "FastSHAP": ("explainer", "FastSHAP"),
@@ -59,7 +59,7 @@ _PUBLIC = {
     "Superpixels": ("data.players", "Superpixels"),
     "Targets": ("training.recipes", "Targets"),
     "Training": ("training.loop", "Training"),
-    "UNet": ("networks.convolutional", "UNet"),
+    "UNet": ("networks.unet", "UNet"),
     "Way": ("advice", "Way"),
     "default_image_recipe": ("training.recipes", "default_images"),
     "default_recipe": ("training.recipes", "default"),
