@@ -19,13 +19,16 @@ class PixelOwners(Protocol):
     """What `maps` needs to know about the players of images; `Partition` has it."""
 
     @property
-    def owner(self) -> tuple[int, ...]: ...
+    def owner(self) -> tuple[int, ...]:
+        """The player of each pixel, row by row."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The shape (1, height, width) of the pixels."""
 
     @property
-    def grid(self) -> tuple[int, int] | None: ...
+    def grid(self) -> tuple[int, int] | None:
+        """The rows and columns of the players, if they form a grid."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _FIGURES = {
 
 
 def page(every: Sequence[dict[str, Any]], notes: str | None = None) -> str:
-    """The page in Markdown: ours and the paper's printed figures side by side."""
+    """Return the page in Markdown: ours and the paper's printed figures side by side."""
     parts = [
         "# The paper's experiments on images",
         "The command of each image set writes this page; the notes are in `images-notes.md`. For exclusion, lower "
@@ -76,7 +76,7 @@ def _set(found: dict[str, Any]) -> list[str]:
 
 
 def _training(shares: Sequence[dict[str, Any]]) -> list[str]:
-    """The error by what FastSHAP was trained on, where that was measured."""
+    """Return the error by what FastSHAP was trained on, where that was measured."""
     if not all("relative_squared_error" in row for row in shares):
         return []
     rows = [

@@ -9,7 +9,7 @@ _NORMALIZE = {"always": "training", "inference": "inference", "never": "none"}
 
 
 def page(found: dict[str, Any], figures: Sequence[tuple[str, str]], notes: str | None = None) -> str:
-    """The page in Markdown: ours, the paper's recipe and the paper's printed figures side by side.
+    """Return the page in Markdown: ours, the paper's recipe and the paper's printed figures side by side.
 
     ``notes`` is what there is to be said about the numbers, by whoever looked at them.
     """
@@ -147,5 +147,6 @@ def _number(value: float) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

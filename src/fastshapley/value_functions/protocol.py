@@ -22,12 +22,15 @@ class ValueFunction(Protocol):
     """
 
     @property
-    def players(self) -> int: ...
+    def players(self) -> int:
+        """The number of players."""
 
     @property
-    def outputs(self) -> int: ...
+    def outputs(self) -> int:
+        """The number of outputs."""
 
-    def __call__(self, x: Tensor, s: Tensor) -> Tensor: ...
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        """Return v(x, s), (n, m, outputs)."""
 
 
 def null_values(value_function: ValueFunction, x: Tensor, numbers: Tensor | None = None) -> Tensor:

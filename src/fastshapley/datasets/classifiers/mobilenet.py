@@ -45,6 +45,7 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of this layer."""
         hidden = self.conv(x)
         return x + hidden if self.residual else hidden
 
@@ -70,4 +71,5 @@ class FoldedMobileNetV2(nn.Module):
         self.classifier = nn.Linear(1280, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images (n, channels, height, width)."""
         return self.classifier(self.features(images).mean((2, 3)))

@@ -44,6 +44,7 @@ class Normalized(nn.Module):
     std: Tensor
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images (n, channels, height, width)."""
         # One channel would be broadcast to three, and bytes would be values up to 255, both without an error.
         if images.ndim != 4 or images.shape[1] != len(self.mean) or not images.is_floating_point():
             raise InputError(
@@ -80,6 +81,7 @@ class Selected(nn.Module):
     outputs: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the selected logits."""
         logits: Tensor = self.network(x)
         if logits.ndim != 2 or logits.shape[1] <= self.largest:
             raise InputError(

@@ -29,6 +29,7 @@ class BasicBlock(nn.Module):
         self.relu2 = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of this layer."""
         hidden = self.relu1(self.bn1(self.conv1(x)))
         return self.relu2(self.bn2(self.conv2(hidden)) + self.downsample(x))
 
@@ -56,6 +57,7 @@ class Bottleneck(nn.Module):
         self.relu3 = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of this layer."""
         hidden = self.relu1(self.bn1(self.conv1(x)))
         hidden = self.relu2(self.bn2(self.conv2(hidden)))
         return self.relu3(self.bn3(self.conv3(hidden)) + self.downsample(x))
@@ -99,6 +101,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(512 * growth, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images (n, channels, height, width)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(x.mean((2, 3)))
@@ -157,6 +160,7 @@ class CifarResNet(nn.Module):
         self.linear = nn.Linear(64, classes)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images (n, channels, height, width)."""
         x = self.relu(self.bn1(self.conv1(images)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(x.mean((2, 3)))
@@ -170,6 +174,7 @@ class Padding(nn.Module):
         self.margin = margin
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of this layer."""
         return functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.margin, self.margin))
 
 

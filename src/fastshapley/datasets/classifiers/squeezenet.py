@@ -18,6 +18,7 @@ class Fire(nn.Module):
         self.relu2 = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of this layer."""
         hidden = self.relu1(self.squeeze(x))
         return self.relu2(torch.cat([self.expand1x1(hidden), self.expand3x3(hidden)], dim=1))
 
@@ -51,6 +52,7 @@ class SqueezeNet(nn.Module):
         self.classifier = nn.Sequential(nn.Dropout(0.5), nn.Conv2d(512, classes, 1), nn.ReLU())
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of images (n, channels, height, width)."""
         return self.classifier(self.features(images)).mean((2, 3))
 
 

@@ -1,0 +1,65 @@
+"""Correcting values: nothing is spent without a budget, and more of it brings them closer to the exact values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from problems import QUICK, explainer, numbers
+from torch import Tensor
+
+from fastshapley import Training
+from fastshapley.errors import InputError
+from fastshapley.estimators import exact
+from fastshapley.explain.correction import Correction, correct
+from fastshapley.fit.fitted import Fitted
+
+ROWS = numbers(40, 6, seed=1)
+
+
+def model(rows: Any) -> Any:
+    return np.sin(2 * rows[:, 0]) * rows[:, 1] + rows[:, 2:].sum(1)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    recipe = replace(QUICK, errors=Training(steps=50))
+    return explainer(model, recipe=recipe).fit(numbers(400, 6)).fitted_
+
+
+def values_of(fitted: Fitted) -> tuple[Tensor, Tensor]:
+    x = fitted.schema.encode(ROWS)[:]
+    return x, fitted.forward(x)[0]
+
+
+def test_without_a_budget_values_stay_and_get_standard_errors(fitted: Fitted) -> None:
+    x, values = values_of(fitted)
+    same, stderr = correct(fitted, x, values, Correction())
+    assert torch.equal(same, values)
+    assert bool((stderr > 0).all())
+
+
+def test_all_coalitions_give_the_exact_values(fitted: Fitted) -> None:
+    x, values = values_of(fitted)
+    found, stderr = correct(fitted, x, values, Correction(budget=1 << 6, random_state=0))
+    np.testing.assert_allclose(found.numpy(), exact(fitted.game, x).values, atol=1e-8)
+    assert not stderr.any()
+
+
+def test_a_budget_brings_values_closer(fitted: Fitted) -> None:
+    x, values = values_of(fitted)
+    truth = torch.from_numpy(exact(fitted.game, x).values)
+    found, _ = correct(fitted, x, values, Correction(budget=32, random_state=0))
+    assert float((found - truth).square().mean()) < float((values - truth).square().mean())
+    torch.testing.assert_close(found.sum(1), values.sum(1))
+
+
+def test_values_that_do_not_sum_or_have_no_error_bars_are_refused(fitted: Fitted) -> None:
+    x, values = values_of(fitted)
+    with pytest.raises(InputError, match="need values that sum to grand minus null"):
+        correct(replace(fitted, normalize="never"), x, values, Correction())
+    with pytest.raises(InputError, match="need error bars, which this explainer did not learn"):
+        correct(replace(fitted, errors=None), x, values, Correction())
