@@ -257,7 +257,9 @@ class TestGivenGames:
         model = make_pipeline(encode, LogisticRegression(max_iter=1000)).fit(frame, label)
         fitted = explainer(model, value_function="baseline").fit(frame)
         strange = frame[:1].assign(city=pd.Categorical(["Zug"]))
-        with pytest.raises(ModelError, match=r"unknown categories .* missing in \['city'\]; one not seen at fit"):
+        with pytest.raises(
+            ModelError, match=r"unknown categories .* missing in \['city'\]; a category not seen at fit"
+        ):
             fitted(strange)
 
     @pytest.mark.parametrize("columns", [3, 5, 12], ids=["fewer", "as many", "more"])

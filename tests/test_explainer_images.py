@@ -203,7 +203,7 @@ class TestGames:
         grey = X.mean(0, keepdim=True)
         fitted = explainer(value_function=Baseline(grey)).fit(X)
         np.testing.assert_allclose(fitted(X[:1]).base_values, probabilities(grey), rtol=1e-6)
-        with pytest.raises(InputError, match="there are images: pass one image"):
+        with pytest.raises(InputError, match="X has images: pass one image"):
             explainer(value_function=Baseline({"a": 1})).fit(X)
         with pytest.raises(InputError, match=r"values .*one row"):
             explainer(value_function=Baseline(X[:2])).fit(X)
@@ -533,7 +533,7 @@ class TestNetworks:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"network": Backbone("layer4")}, r"no layer \['layer4'\]; there are \['0', '1'"),
+            ({"network": Backbone("layer4")}, r"no layer \['layer4'\]; the layers are \['0', '1'"),
             (
                 {"network": nn.Conv2d(1, 4, 1)},
                 r"returned shape .* expected \(2, 12\), a value for each of 4 players",

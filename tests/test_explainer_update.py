@@ -136,8 +136,8 @@ def test_games_of_the_model_ask_the_model_as_it_is_now() -> None:
 def test_a_model_of_other_outputs_is_refused(old: FastSHAP) -> None:
     before = old(OLD[:10]).values
     for other, message in (
-        (lambda X: np.stack([model(X)] * 2, axis=1), r"gives 2 outputs \(real\), and the surrogate learnt 1"),
-        (lambda X: np.stack([X["a"] > 0, X["a"] <= 0], axis=1).astype(float), "gives 2 outputs"),
+        (lambda X: np.stack([model(X)] * 2, axis=1), r"has 2 outputs \(real\), and the surrogate learnt 1"),
+        (lambda X: np.stack([X["a"] > 0, X["a"] <= 0], axis=1).astype(float), "has 2 outputs"),
     ):
         changed = copy.copy(old)
         changed.model = other

@@ -271,9 +271,9 @@ class TestStreams:
 
     @pytest.mark.parametrize("file", [io.StringIO(), 3, None], ids=["text", "number", "nothing"])
     def test_what_is_no_stream_of_bytes(self, several: Any, file: Any) -> None:
-        with pytest.raises(InputError, match="pass a path, or a file that is open for bytes"):
+        with pytest.raises(InputError, match="pass a path, or a file that is open in binary mode"):
             several[0].save(file)
-        with pytest.raises(InputError, match="pass a path, or a file that is open for bytes"):
+        with pytest.raises(InputError, match="pass a path, or a file that is open in binary mode"):
             FastSHAP.load(file)
 
 

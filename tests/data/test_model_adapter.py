@@ -454,7 +454,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "infinite": (lambda: breaks, r"not finite \(\[inf\]\) for 1 of 16 rows"),
     "NaN": (lambda: lambda rows: np.full((len(rows), 2), np.nan), "not finite.* for 16 of 16 rows"),
     "changing width": (lambda: grows, "returned 2 outputs per row, and 1 before"),
-    "masked": (lambda: lambda rows: np.ma.masked_less(rows[:, 0], 0), "a masked array, some of which is masked"),
+    "masked": (lambda: lambda rows: np.ma.masked_less(rows[:, 0], 0), "a masked array with masked entries"),
     "too few rows": (lambda: lambda rows: rows[1:, 0], r"shape \(15,\) for 16 rows"),
     "one number": (lambda: lambda rows: rows.mean(), r"shape \(\) for 16 rows"),
     "no outputs": (lambda: lambda rows: rows[:, :0], r"shape \(16, 0\)"),

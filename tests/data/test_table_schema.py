@@ -278,7 +278,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
     ),
     "masked array": (np.ma.masked_equal([[1.0, 2.0], [3.0, 4.0]], 2.0), r"masked array: pass X\.filled"),
     "table of another package": (ARROW, r"pyarrow\.lib\.Table: pass X\.to_pandas\(\)"),
-    "rows of several lengths": ([[1.0, 2.0], [3.0]], "X is no table"),
+    "rows of several lengths": ([[1.0, 2.0], [3.0]], "X is not a table"),
 }
 
 

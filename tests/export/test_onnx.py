@@ -160,7 +160,7 @@ def test_a_graph_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pytes
             return [part + 1e-3 for part in self.session.run(*args)]
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", Wrong)
-    with pytest.raises(ExportError, match=r"shap_values of the graph differs from torch's by 0\.001"):
+    with pytest.raises(ExportError, match=r"shap_values of the graph differs from torch by 0\.001"):
         fitted.export_onnx(tmp_path / "graph.onnx")
     assert (tmp_path / "graph.onnx").read_text() == "before"
 

@@ -96,6 +96,6 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
 
 
 def test_objects_are_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no arrays"):
+    with pytest.raises(ValueError, match="not arrays"):
         Store(tmp_path).remember("explainers", SETTINGS, Counted(values=[print]))
     assert not Store(tmp_path).has("explainers", SETTINGS)
