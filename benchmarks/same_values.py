@@ -31,13 +31,14 @@ from torch import Tensor, nn
 from fastshapley import FastSHAP, Groups, Layers, Recipe, Superpixels, Targets, Training, UNet
 from fastshapley.value_functions import Marginal, Missing
 
+# No time limits: how much is evaluated would depend on how busy the machine is.
 SHORT = Training(steps=120, batch_size=32, learning_rate=3e-3, schedule="cosine")
 QUICK = Recipe(
     surrogate=(SHORT,),
     explainer=SHORT,
     surrogate_layers=Layers(1, 32, "silu"),
     explainer_layers=Layers(1, 32, "silu"),
-    targets=Targets(coalitions=8, evaluations=50_000, rows=256),
+    targets=Targets(coalitions=8, evaluations=50_000, rows=256, seconds=1e6),
     errors=Training(steps=50),
     tied_classes=True,
     validation_coalitions=16,
@@ -46,7 +47,7 @@ FRESH = Recipe(surrogate=(SHORT,), explainer=SHORT, coalitions=8, validation_coa
 IMAGES = Recipe(
     surrogate=(Training(steps=20, batch_size=16),),
     explainer=Training(steps=20, batch_size=16),
-    targets=Targets(evaluations=1000, rows=1, fewest=1 << 40),
+    targets=Targets(evaluations=1000, rows=1, fewest=1 << 40, seconds=1e6),
     coalitions=8,
     validation_rows=16,
     validation_coalitions=8,
@@ -254,6 +255,7 @@ def hashes(name: str, result: Any) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # the last digits depend on the number of threads
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="write the hashes to this JSON file")
     parser.add_argument("--compare", type=Path, help="exit with 1 if the hashes in this JSON file are others")
