@@ -20,6 +20,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from fastshapley import FastSHAP, Training
 from fastshapley.errors import FileFormatError, InputError
+from fastshapley.explainer import ShapOptions
 
 ERRORS = replace(QUICK, errors=Training(steps=30))
 
@@ -144,9 +145,14 @@ class TestCalls:
         np.testing.assert_allclose(fitted.shap_values(X[:5], nsamples=16), exact, atol=1e-5)
 
     def test_every_argument_of_shaps_own_call(self) -> None:
-        ours = inspect.signature(FastSHAP.__call__).parameters
+        ours = {*inspect.signature(FastSHAP.__call__).parameters, *inspect.signature(ShapOptions).parameters}
         shaps = inspect.signature(shap.Explainer.__call__).parameters
-        assert set(shaps) - set(ours) == {"args", "kwargs"}
+        assert set(shaps) - ours == {"args", "kwargs"}
+
+    def test_an_unknown_argument_is_named(self, several: Any) -> None:
+        fitted, X = several
+        with pytest.raises(TypeError, match=r"unexpected keyword arguments \['budgets'\]"):
+            fitted(X[:5], budgets=8)
 
     def test_silent(self, several: Any, capsys: pytest.CaptureFixture[str]) -> None:
         fitted, X = several
@@ -159,8 +165,8 @@ class TestCalls:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"max_evals": 8, "budget": 8}, "budget and max_evals are the same"),
-            ({"main_effects": True}, "main_effects is True, and they are not estimated here"),
+            ({"max_evals": 8, "budget": 8}, "budget and max_evals mean the same"),
+            ({"main_effects": True}, "main_effects is True, but main effects are not estimated"),
             ({"batch_size": 0}, "batch_size is 0: use a positive number of rows"),
             ({"outputs": ["daisy"]}, r"outputs \['daisy'\] are none of \['setosa'"),
             ({"outputs": [3]}, r"outputs \[3\] are none of"),

@@ -291,7 +291,7 @@ def test_a_model_that_fails_is_told_and_not_tried_for_long() -> None:
 
 
 def test_scaling_must_make_sense() -> None:
-    with pytest.raises(InputError, match=r"scaling is 2, but X is no ray.data.Dataset"):
+    with pytest.raises(InputError, match=r"scaling is 2, but X is not a ray.data.Dataset"):
         explainer(linear, recipe=QUICK).fit(frame_of(100), scaling=2)
     with pytest.raises(InputError, match=r"scaling is 'two'"):
         explainer(linear, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), scaling="two")

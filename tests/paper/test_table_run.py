@@ -128,7 +128,7 @@ class TestARun:
             assert (output / f"{name}.png").read_bytes().startswith(b"\x89PNG")
             assert "<svg" in (output / f"{name}.svg").read_text()
         text = (output / "tabular.md").read_text()
-        assert "quick look" in text
+        assert "A quick run" in text
         assert ".0229 ± .0025" in text  # as printed
         assert page._number(found["games"][0]["explainers"]["default"]["l2"]) in text
 

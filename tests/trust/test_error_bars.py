@@ -236,7 +236,7 @@ def test_an_explainer_without_error_bars_raises(X: NDArray[np.float64]) -> None:
     brief = Recipe(surrogate=(STEPS,), explainer=Training(steps=5), targets=RECIPE.targets)
     fitted = FastSHAP(model, value_function="baseline", recipe=brief, random_state=0, progress=False).fit(X[:200])
     for options in ({"errors": True}, {"budget": 20}, {"tol": 0.1}):
-        with pytest.raises(InputError, match="which this explainer did not learn: fit it with recipe='default'"):
+        with pytest.raises(InputError, match=r"which this explainer did not learn\. Fit it with recipe='default'"):
             fitted(X[:5], **options)
 
 
@@ -244,7 +244,7 @@ def test_values_that_are_not_normalized_have_no_errors(X: NDArray[np.float64]) -
     fitted = FastSHAP(
         model, value_function="baseline", recipe=RECIPE, normalize="never", random_state=0, progress=False
     ).fit(X[:300])
-    with pytest.raises(InputError, match="values that sum to grand minus null: use normalize='always'"):
+    with pytest.raises(InputError, match="values that sum to grand minus null: fit with normalize='always'"):
         fitted(X[:5], errors=True)
 
 
