@@ -11,11 +11,11 @@ demo: .venv/installed
 	$(BIN)/fastshapley demo --output demo
 
 test: .venv/installed
-	$(PYTEST)
+	$(PYTEST) $(OPTIONS)
 
 # The tests, and the share of the code that they run: at least fail_under in pyproject.toml.
-coverage: .venv/installed
-	$(PYTEST) --cov --cov-report=term
+coverage:
+	$(MAKE) test OPTIONS="--cov --cov-report=term"
 
 check: .venv/installed
 	$(BIN)/ruff check .
