@@ -64,7 +64,9 @@ def test_each_phase_is_given_its_share_of_the_time_that_is_left() -> None:
     seconds = 60.0
     fitted = fit(SlowModel(0.005), seconds)
     timings = fitted.timings
-    assert {"game", "surrogate", "network", "coalitions", "explainer", "error bars", "report"} <= set(timings)
+    assert {"setup", "game", "surrogate", "network", "coalitions", "explainer", "error bars", "report"} <= set(
+        timings
+    )
     assert timings["game"].allotted <= seconds
     assert timings["surrogate"].seconds <= budget.GAME_TIME * seconds
     left = timings["network"].allotted

@@ -27,7 +27,7 @@ from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint, fingerprint, same_outputs, stable_text
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe
-from fastshapley.training.run import Clock, Run, seed_of
+from fastshapley.training.run import Clock, Run, Timing, seed_of
 from fastshapley.trust.effort import REPORT_ROWS
 from fastshapley.value_functions import BaseGame
 from fastshapley.value_functions.base_game import is_fitted, weights_of
@@ -164,6 +164,7 @@ def set_up(settings: Settings, data: FitData, start: Fitted | None = None) -> Se
     x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
     x_exam, x_report = hold_out(x_val, run, share=EXAMINED, most=REPORT_ROWS)
     held_out = x_val is not x and x_report is not x_exam
+    run.timings["setup"] = Timing(clock.elapsed(), clock.seconds)
     allowed = settings.evaluation_budget
     budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))
     return Setup(settings, start, schema, partition, model, x, x_exam, x_report[:], held_out, run, budget)
