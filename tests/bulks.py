@@ -1,4 +1,4 @@
-"""What the tests of bulk explanation share."""
+"""Helpers that the tests of bulk explanation share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from problems import QUICK, explainer, people
 
 from fastshapley import FastSHAP, Targets, Training
 
-# how well it is trained makes no difference here
+# These tests do not depend on how well the explainer is trained.
 SHORT = replace(
     QUICK,
     surrogate=(Training(steps=20, batch_size=64),),
@@ -31,18 +31,18 @@ def score(frame: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def chances(frame: pd.DataFrame) -> NDArray[np.float64]:
-    """Of two outcomes."""
+    """Return the probabilities of two classes."""
     chance = 1 / (1 + np.exp(-score(frame)))
     return np.stack([1 - chance, chance], axis=1)
 
 
 def quick(model: Any, **options: Any) -> FastSHAP:
-    """An explainer that knows nothing, in no time."""
+    """Return an explainer that trains for a few steps only."""
     return explainer(model, **{"recipe": SHORT, **options})
 
 
 def keyed(rows: int, seed: int = 1, start: int = 0) -> pd.DataFrame:
-    """People with a number and a name each."""
+    """Return rows of people, each with an id and a name."""
     frame = people(rows, seed)[0]
     frame.insert(0, "id", np.arange(start, start + rows))
     frame["name"] = [f"person, {number}" for number in frame["id"]]
@@ -54,7 +54,7 @@ def features(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_many(folder: Path, files: int) -> pd.DataFrame:
-    """So many files, 00.parquet and so on, of ``ROWS`` rows each; all of them together."""
+    """Write files 00.parquet, 01.parquet, ... of ``ROWS`` rows each and return all rows in one frame."""
     folder.mkdir()
     frames = [keyed(ROWS, seed=number, start=ROWS * number) for number in range(files)]
     for number, frame in enumerate(frames):
@@ -63,29 +63,29 @@ def write_many(folder: Path, files: int) -> pd.DataFrame:
 
 
 def read(folder: str | os.PathLike[str]) -> pd.DataFrame:
-    """All that is in a folder, in the order of its files."""
+    """Return the rows of all files in a folder, in the order of the files."""
     frame: pd.DataFrame = ds.dataset(str(folder)).to_table().to_pandas()
     return frame
 
 
 def parts_in(folder: Path) -> dict[str, int]:
-    """The parts that are there, with the times of their writing."""
+    """Return the names of the parts in a folder, with their modification times."""
     return {path.name: path.stat().st_mtime_ns for path in sorted(folder.glob("part-*.parquet"))}
 
 
 def only_whole_files(folder: Path) -> bool:
-    """Whether there is nothing but the manifest, parts, and a mark that all is done."""
+    """Return whether a folder holds only the manifest, parts and the mark of success."""
     allowed = re.compile(r"_fastshapley\.json|_SUCCESS|part-\d{5}-\d{5}-[0-9a-f]{8}\.parquet")
     return all(allowed.fullmatch(path.name) for path in folder.iterdir())
 
 
 def assert_explains(fitted: FastSHAP, X: Any, table: pd.DataFrame, outputs: list[int] | None = None) -> None:
-    """Whether a table has the values, base values and predictions of the rows X, in their order."""
+    """Check that a table has the values, base values and predictions of the rows X, in order."""
     names, all_outputs = fitted.player_names_, fitted.output_names_
     outputs = list(range(len(all_outputs))) if outputs is None else outputs
     suffixes = [""] if len(outputs) == 1 else [f"_{all_outputs[k]}" for k in outputs]
     expected = fitted.explain_encoded(fitted.schema_.encode(X))
-    explanation = fitted(X)  # the same by the other way
+    explanation = fitted(X)  # the same values from the other interface
     values = np.asarray(explanation.values).reshape(len(X), len(names), len(all_outputs))
     base = np.asarray(explanation.base_values).reshape(len(X), len(all_outputs))
     for k, suffix in zip(outputs, suffixes, strict=True):

@@ -1,4 +1,4 @@
-"""Columns of Arrow: the same numbers as the frame that they are, and values under names of their own."""
+"""Tests of encoding Arrow columns as data frames are encoded, and of the columns that hold the values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAN = float("nan")
 
 
 def same(frame: pd.DataFrame, schema: TableSchema, columns: list[Any], caplog: pytest.LogCaptureFixture) -> None:
-    """Whether columns are encoded as the frame is, and what is unseen in them is told as it is of the frame."""
+    """Check that columns are encoded like the frame and that unseen values are reported for the same columns."""
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="fastshapley"):
         expected = schema.encode(frame)
@@ -53,7 +53,7 @@ KINDS: dict[str, Any] = {
     "Float32 with gaps": pd.array([1.5, None], "Float32"),
     "boolean with gaps": pd.array([True, None, False], "boolean"),
     "category with gaps": pd.Categorical(["b", None, "a"]),
-    "category never met": pd.Categorical(["b"], categories=["a", "b", "c"]),
+    "category with an unused value": pd.Categorical(["b"], categories=["a", "b", "c"]),
     "category, ordered": pd.Categorical(["low", "high"], categories=["low", "high"], ordered=True),
     "category of integers": pd.Categorical([30, 10, None]),
     "category of int8": pd.Categorical([3, 1], categories=np.array([3, 1], "int8")),
@@ -71,7 +71,7 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("values", KINDS.values(), ids=KINDS.keys())
-def test_a_column_is_encoded_as_that_of_a_frame(values: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_arrow_column_is_encoded_like_a_frame_column(values: Any, caplog: pytest.LogCaptureFixture) -> None:
     frame = pd.DataFrame({"before": np.ones(len(values)), "column": values})
     same(frame, TableSchema.of(frame), columns_of(frame), caplog)
 
@@ -91,8 +91,8 @@ values_of_kinds = st.one_of(
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(fitted=values_of_kinds, later=values_of_kinds)
-def test_any_column_of_the_kind_that_was_fitted(fitted: Any, later: Any) -> None:
-    """Or of another kind, if a frame of that is taken too: categories that it does not know are gaps."""
+def test_any_arrow_column_is_encoded_like_a_frame_column_or_refused_like_it(fitted: Any, later: Any) -> None:
+    """The later column may be of another kind than the fitted one. Unknown categories become gaps."""
     schema = TableSchema.of(pd.DataFrame({"column": fitted}))
     frame = pd.DataFrame({"column": later})
     try:
@@ -110,7 +110,7 @@ def test_any_column_of_the_kind_that_was_fitted(fitted: Any, later: Any) -> None
 
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary", "chunked"])
 @pytest.mark.parametrize("dtype", ["object", "str", "category"])
-def test_text_however_it_is_held(dtype: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_text_is_encoded_alike_in_all_arrow_types(dtype: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     schema = TableSchema.of(pd.DataFrame({"job": pd.Series(["chef", None, "nurse"], dtype=dtype)}))
     values = ["nurse", None, "chef", "pilot"]
     column = {
@@ -124,7 +124,9 @@ def test_text_however_it_is_held(dtype: str, kind: str, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("kind", ["int8", "int64", "uint32", "uint64", "float64", "bool_", "dictionary"])
-def test_categories_that_are_integers_however_they_are_held(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_integer_categories_are_encoded_alike_in_all_arrow_types(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     schema = TableSchema.of(pd.DataFrame({"zone": pd.Categorical([3, 1, None, 0])}))
     values = [1, None, 0] if kind == "bool_" else [3, None, 1, 7]
     plain = pa.array(values, pa.int64())
@@ -133,13 +135,15 @@ def test_categories_that_are_integers_however_they_are_held(kind: str, caplog: p
 
 
 @pytest.mark.parametrize("values", [["a", None, "z"], [1, None, 7], [2.5, None], [True]], ids=str)
-def test_categories_of_several_types(values: list[Any], caplog: pytest.LogCaptureFixture) -> None:
-    """A column of Arrow has one type: what is of it is found, and nothing else taken for it."""
+def test_a_column_matches_only_the_categories_of_its_own_type(
+    values: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The fitted categories have several types, but an Arrow column has one."""
     schema = TableSchema.of(pd.DataFrame({"any": pd.Series(["a", 1, None, 2.5], dtype=object)}))
     same(pd.DataFrame({"any": pd.Series(values, dtype=object)}), schema, [pa.array(values)], caplog)
 
 
-def test_gaps_of_both_kinds_and_columns_of_nothing_but_gaps(caplog: pytest.LogCaptureFixture) -> None:
+def test_nan_and_null_are_gaps_also_in_columns_of_only_gaps(caplog: pytest.LogCaptureFixture) -> None:
     schema = TableSchema.of(pd.DataFrame({"age": [1.0, 2], "job": ["chef", "nurse"]}))
     columns = [pa.array([NAN, None, 3.0]), pa.array([None, None, None])]
     same(pd.DataFrame({"age": [NAN, None, 3], "job": [None, None, None]}), schema, columns, caplog)
@@ -164,7 +168,7 @@ def test_gaps_of_both_kinds_and_columns_of_nothing_but_gaps(caplog: pytest.LogCa
     ],
     ids=lambda values: str(values.type),
 )
-def test_what_is_no_number_is_refused_with_the_column(values: Any) -> None:
+def test_values_that_are_not_finite_numbers_are_refused_with_the_column_name(values: Any) -> None:
     schema = TableSchema.of(pd.DataFrame({"pay": [1.5, 2], "age": [1, 2]}))
     columns = [pa.array(np.ones(len(values))), values]
     with pytest.raises(InputError, match=r"(?s)rows\.csv.*'age'|'age'.*rows\.csv"):
@@ -177,7 +181,7 @@ def test_decimals_are_numbers() -> None:
     np.testing.assert_array_equal(found.numpy(), [[1.25], [NAN]])
 
 
-# which columns are the features
+# Which columns are the features
 
 
 def test_features_are_found_by_name_in_their_own_order() -> None:
@@ -185,13 +189,13 @@ def test_features_are_found_by_name_in_their_own_order() -> None:
     assert feature_columns(schema, ["id", "a", "x", "b"], None, "it") == ["b", "a"]
 
 
-def test_a_missing_feature_is_named_with_what_it_may_be_called_now() -> None:
+def test_a_missing_feature_is_named_with_a_similar_column() -> None:
     schema = TableSchema.of(pd.DataFrame({"income": [1.0], "age": [2.0]}))
     with pytest.raises(InputError, match=r"rows\.csv lacks the column 'income' \(renamed to 'incomes'\?\)"):
         feature_columns(schema, ["age", "incomes"], None, "rows.csv")
 
 
-def test_features_of_an_array_are_found_by_number_or_by_place() -> None:
+def test_features_of_an_array_are_found_by_name_or_by_position() -> None:
     schema = TableSchema.of(np.zeros((2, 3)))
     assert feature_columns(schema, ["x2", "id", "x0", "x1"], None, "it") == ["x0", "x1", "x2"]
     assert feature_columns(schema, ["a", "b", "c"], None, "it") == ["a", "b", "c"]
@@ -202,22 +206,26 @@ def test_features_of_an_array_are_found_by_number_or_by_place() -> None:
         feature_columns(schema, ["a", "id", "b", "c"], None, "it")
 
 
-def test_a_first_line_of_numbers_is_no_line_of_names() -> None:
+def test_a_first_line_of_numbers_is_not_accepted_as_column_names() -> None:
     schema = TableSchema.of(np.zeros((2, 3)))
     with pytest.raises(InputError, match="its first line must hold the column names"):
         feature_columns(schema, ["0.5", "-1.25e-3", "3.0"], None, "it")
-    assert feature_columns(schema, ["0", "1", "2"], None, "it") == ["0", "1", "2"]  # as pandas counts columns
+    assert feature_columns(schema, ["0", "1", "2"], None, "it") == [
+        "0",
+        "1",
+        "2",
+    ]  # pandas numbers columns like this
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
+def test_two_columns_with_the_same_name_are_refused() -> None:
     with pytest.raises(InputError, match="it has several columns of one name"):
         feature_columns(TableSchema.of(np.zeros((2, 1))), ["a", "a"], None, "it")
 
 
-# how they are read from CSV, where nothing says what they are
+# Types for reading CSV, which does not store types
 
 
-def test_a_feature_is_read_from_csv_as_what_it_was_at_fit() -> None:
+def test_a_feature_is_read_from_csv_with_its_type_at_fit() -> None:
     frame = pd.DataFrame(
         {
             "float": [1.5, 2.5],
@@ -248,10 +256,10 @@ def test_a_feature_is_read_from_csv_as_what_it_was_at_fit() -> None:
     assert found.gaps["id"] == ("",)
 
 
-# what comes out
+# Columns of values
 
 
-def test_names_of_values() -> None:
+def test_names_of_value_columns_are_unique_and_omit_a_single_output() -> None:
     names = value_names(["age", "a job"], ["no", "yes"])
     assert len(set(names)) == len(names) == 8
     assert names[:3] == ["shap_age_no", "shap_age_yes", "shap_a job_no"]
@@ -259,8 +267,8 @@ def test_names_of_values() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4096, 10_000])
-def test_values_are_columns_in_the_order_of_their_names(rows: int) -> None:
-    """Output by output within players, whatever the number of rows that are explained at once."""
+def test_value_columns_are_in_the_order_of_their_names(rows: int) -> None:
+    """The order is by player, then by output, for any number of rows."""
 
     def explain(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         values = x[:, :, None] * torch.tensor([1.0, 10, 100])

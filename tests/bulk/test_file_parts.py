@@ -1,4 +1,4 @@
-"""Files in parts: put together they are the file, row for row, whatever is in it."""
+"""Tests of dividing files into parts: the parts together hold every row of the file once, in order."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def in_parts(path: Path, rows: int) -> list[Any]:
 
 
 def as_text(rows: list[Any]) -> list[tuple[str, ...]]:
-    """Rows of text with "" for a gap."""
+    """Return rows of text with "" for each gap."""
     return [tuple(value or "" for value in row) for row in rows]
 
 
-@pytest.fixture(params=[1 << 22, 7, 1], ids=["a chunk", "chunks of 7 bytes", "chunks of one"])
+@pytest.fixture(params=[1 << 22, 7, 1], ids=["one chunk", "chunks of 7 bytes", "chunks of 1 byte"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the tests are small: they are looked at in chunks that are too."""
+    """Scan the small files of the tests in small chunks."""
     monkeypatch.setattr(csv_files, "SCAN_BYTES", request.param)
 
 
@@ -81,7 +81,7 @@ def quoted(cell: str, always: bool) -> str:
     always=st.booleans(),
     blank=st.integers(0, 3),
 )
-def test_byte_ranges_together_are_the_rows_of_the_file(
+def test_byte_ranges_together_hold_all_rows_of_the_file(
     folder: Path,
     table: list[tuple[str, str]],
     rows: int,
@@ -91,7 +91,7 @@ def test_byte_ranges_together_are_the_rows_of_the_file(
     always: bool,
     blank: int,
 ) -> None:
-    """With quotes where they are needed, or everywhere, and an empty line after every so many."""
+    """Cells are quoted where needed or everywhere, and empty lines may stand between rows."""
     lines = [",".join(COLUMNS)]
     for number, row in enumerate(table):
         lines += [""] * (blank > 0 and number % blank == 0)
@@ -108,10 +108,12 @@ def test_byte_ranges_together_are_the_rows_of_the_file(
     pieces=st.lists(st.sampled_from(["a", '"', '""', "\n", "\r\n", "\r", '"x', 'y"']), max_size=30),
     rows=st.integers(1, 3),
 )
-@example(pieces=["a", '"', "\n", '"x', "\n", 'y"', "\n", "a"], rows=1)  # 5" pipes, and a text of two lines
-@example(pieces=['"', "a", '"', "a", '"', "\n", "a", "\n"], rows=1)  # a text that goes on after its quotes
+@example(
+    pieces=["a", '"', "\n", '"x', "\n", 'y"', "\n", "a"], rows=1
+)  # a cell like 5" and a quoted cell of two lines
+@example(pieces=['"', "a", '"', "a", '"', "\n", "a", "\n"], rows=1)  # a cell that continues after its closing quote
 def test_any_bytes_are_read_as_pyarrow_reads_the_whole_file(folder: Path, pieces: list[str], rows: int) -> None:
-    """Also what no writer should write: quotes in the middle of a text, lines of one carriage return."""
+    """This includes malformed CSV: quotes inside a cell, lines that end in a carriage return only."""
     data = "a\n" + "".join(pieces)
     path = folder / "odd.csv"
     path.write_bytes(data.encode())
@@ -124,7 +126,7 @@ def test_any_bytes_are_read_as_pyarrow_reads_the_whole_file(folder: Path, pieces
             pyarrow.csv.ConvertOptions(column_types=text.types, include_columns=["a"]),
         ) as reader:
             expected = [(value,) for batch in reader for value in batch["a"].to_pylist()]
-    except pa.ArrowInvalid:  # such as rows of two columns
+    except pa.ArrowInvalid:  # for example, a row with two columns
         return
     files = find_files(path)
     assert as_text(rows_of(files, find_parts(files, rows), ["a"], text)) == expected
@@ -147,14 +149,14 @@ def test_any_bytes_are_read_as_pyarrow_reads_the_whole_file(folder: Path, pieces
         ('b,c,"a"\n1,2,3\n3,4,5\n', 2),
     ],
 )
-def test_files_of_few_rows_and_of_old_habits(tmp_path: Path, text: str, rows: int) -> None:
+def test_short_files_and_unusual_line_endings_are_read(tmp_path: Path, text: str, rows: int) -> None:
     (tmp_path / "rows.csv").write_bytes(text.encode())
     found = in_parts(tmp_path / "rows.csv", 1)
     assert len(found) == rows
     assert len(set(found)) == rows
 
 
-def test_the_line_with_names_may_have_lines(tmp_path: Path) -> None:
+def test_column_names_may_contain_line_breaks(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text('"the\n""first"" column",b\n1,2\n3,4\n')
     files = find_files(tmp_path / "rows.csv")
     columns = ['the\n"first" column', "b"]
@@ -165,7 +167,7 @@ def test_the_line_with_names_may_have_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("chunks")
-def test_parts_of_csv_have_about_as_many_rows_as_asked_for(tmp_path: Path) -> None:
+def test_parts_of_csv_have_about_the_requested_number_of_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,b\n" + "".join(f"{i:06},x\n" for i in range(1000)))
     files = find_files(path)
@@ -175,7 +177,7 @@ def test_parts_of_csv_have_about_as_many_rows_as_asked_for(tmp_path: Path) -> No
     assert len(find_parts(files, 10**9)) == 1
 
 
-def test_a_gap_is_what_pandas_takes_for_one_unless_it_is_a_word_of_the_column(tmp_path: Path) -> None:
+def test_gaps_are_those_of_pandas_unless_a_column_has_its_own(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,b,c\nNA,NA,NA\n,,\nNaN,None,7\n<NA>,x,null\n")
     files = find_files(path)
@@ -185,8 +187,8 @@ def test_a_gap_is_what_pandas_takes_for_one_unless_it_is_a_word_of_the_column(tm
     assert rows_of(files, find_parts(files, 1), ["a", "b", "c"], text) == expected
 
 
-def test_the_columns_of_a_long_csv_file_are_known_by_its_first_rows(tmp_path: Path) -> None:
-    """Wherever the look ends: in the middle of a row, or of a text of several lines."""
+def test_the_schema_of_a_long_csv_file_comes_from_its_first_rows(tmp_path: Path) -> None:
+    """The first block may end inside a row or inside a cell of several lines."""
     path = tmp_path / "rows.csv"
     for length in (1000, 1001):
         path.write_text("a,b\n" + ('"' + "line\n" * length + '",7\n') * 500)
@@ -221,7 +223,9 @@ def write(path: Path, start: int, rows: int, group: int = 10) -> None:
 @pytest.mark.parametrize(
     ("rows", "sizes"), [(1, [10, 10, 10, 5]), (10, [10, 10, 10, 5]), (11, [20, 15]), (100, [35])]
 )
-def test_row_groups_are_put_together_up_to_the_rows_asked_for(tmp_path: Path, rows: int, sizes: list[int]) -> None:
+def test_row_groups_are_joined_until_a_part_has_the_requested_rows(
+    tmp_path: Path, rows: int, sizes: list[int]
+) -> None:
     write(tmp_path / "rows.parquet", 0, 35)
     files = find_files(tmp_path / "rows.parquet")
     found = find_parts(files, rows)
@@ -242,7 +246,7 @@ def test_a_file_without_rows_is_a_part_without_rows(tmp_path: Path) -> None:
     assert rows_of(files, found) == []
 
 
-def test_columns_come_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_columns_are_read_in_the_requested_order(tmp_path: Path) -> None:
     write(tmp_path / "rows.parquet", 0, 2)
     files = find_files(tmp_path / "rows.parquet")
     part = find_parts(files, 10)[0]
@@ -250,8 +254,8 @@ def test_columns_come_in_the_order_asked_for(tmp_path: Path) -> None:
         assert next(read_part(files.system, part, columns, TEXT, 10)).schema.names == columns
 
 
-def test_a_row_group_of_any_size_is_read_a_few_rows_at_a_time(tmp_path: Path) -> None:
-    """What pyarrow holds meanwhile is some pages of each column, and two batches: not half of the 24 MB."""
+def test_a_large_row_group_is_read_in_small_batches(tmp_path: Path) -> None:
+    """Pyarrow holds some pages of each column and two batches: less than half of the 24 MB."""
     columns = {name: np.random.default_rng(0).normal(size=10**6) for name in "abc"}
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=10**6, compression="none")
     files = find_files(tmp_path / "rows.parquet")
@@ -264,14 +268,16 @@ def test_a_row_group_of_any_size_is_read_a_few_rows_at_a_time(tmp_path: Path) ->
     assert max(held) < 12e6
 
 
-def test_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
+def test_a_column_with_a_dot_in_its_name_is_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "a.b": [2], "c": [{"d": 3}]}), tmp_path / "rows.parquet")
     files = find_files(tmp_path / "rows.parquet")
     for columns, expected in ((["a"], (1,)), (["a.b"], (2,)), (["c", "a"], ({"d": 3}, 1))):
         assert rows_of(files, find_parts(files, 10), columns) == [expected]
 
 
-def test_names_in_capitals_and_files_that_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_upper_case_suffixes_are_read_and_skipped_files_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "a.CSV").write_text("a,b\n1,1\n")
     (tmp_path / "b.CSV.GZ").write_bytes(gzip.compress(b"a,b\n2,2\n"))
     pq.write_table(pa.table({"a": ["3"], "b": ["3"]}), tmp_path / "c.PARQUET")
@@ -283,7 +289,7 @@ def test_names_in_capitals_and_files_that_are_left_out(tmp_path: Path, caplog: p
     assert "notes.txt" in told
 
 
-def test_booleans_as_pandas_writes_those_with_gaps(tmp_path: Path) -> None:
+def test_booleans_with_gaps_are_read_as_pandas_writes_them(tmp_path: Path) -> None:
     pd.DataFrame({"b": [True, None, False]}).astype(float).to_csv(tmp_path / "rows.csv", index=False)
     files = find_files(tmp_path)
     (part,) = find_parts(files, 10)
@@ -291,10 +297,10 @@ def test_booleans_as_pandas_writes_those_with_gaps(tmp_path: Path) -> None:
     assert batch["b"].to_pylist() == [True, None, False]
 
 
-# every time the same
+# Reproducibility
 
 
-def test_parts_are_the_same_every_time_and_others_once_a_file_has_changed(tmp_path: Path) -> None:
+def test_parts_stay_the_same_until_a_file_changes(tmp_path: Path) -> None:
     for name in ("a.parquet", "b.parquet"):
         write(tmp_path / name, 0, 1)
     first = find_parts(find_files(tmp_path), 1)
@@ -306,7 +312,7 @@ def test_parts_are_the_same_every_time_and_others_once_a_file_has_changed(tmp_pa
     assert not {part.name for part in changed} & {part.name for part in first}
 
 
-def test_a_part_says_what_it_is(tmp_path: Path) -> None:
+def test_the_text_of_a_part_names_its_file_and_range(tmp_path: Path) -> None:
     write(tmp_path / "rows.parquet", 0, 20)
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     texts = [str(part) for part in find_parts(find_files(tmp_path), 10)]
@@ -317,10 +323,10 @@ def test_a_part_says_what_it_is(tmp_path: Path) -> None:
     ]
 
 
-# another file system
+# Another file system
 
 
-def test_parts_on_another_file_system() -> None:
+def test_parts_are_read_from_another_file_system() -> None:
     fsspec = pytest.importorskip("fsspec", reason="needs fsspec")
     try:
         locate("fsspec+memory://rows")

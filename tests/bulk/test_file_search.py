@@ -169,7 +169,7 @@ def memory() -> Iterator[Any]:
     system.rm("/rows", recursive=True)
 
 
-def test_files_and_globs_on_another_file_system(memory: Any) -> None:
+def test_files_and_globs_are_found_on_another_file_system(memory: Any) -> None:
     for name in ("a.csv", "b.csv", "deep/c.csv", "_d.csv"):
         memory.pipe(f"/rows/{name}", f"a,b\n{name},2\nx,\n".encode())
     place = "fsspec+memory://rows"

@@ -1,4 +1,4 @@
-"""Files explained: the values of `explainer(X)`, beside their keys, in the order of the rows."""
+"""Tests of explaining files: values, keys, the output folder, and the command ``explain``."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from fastshapley.bulk.job import prepare  # noqa: E402
 
 @pytest.fixture(scope="module")
 def fitted() -> FastSHAP:
-    """Of two outputs."""
+    """Return an explainer with two outputs."""
     return quick(chances).fit(people()[0])
 
 
 @pytest.fixture(scope="module")
 def grouped() -> FastSHAP:
-    """Of one output, with a player of two columns, and values that need not add up."""
+    """Return an explainer with one output, a player of two columns, and values that need not add up."""
     return quick(score, players=Groups({"work": ["income", "job"]}), normalize="never").fit(people()[0])
 
 
 @pytest.fixture(scope="module")
 def marginal() -> FastSHAP:
-    """Of an array, and of a game that calls the model."""
+    """Return an explainer that is fitted to an array and whose game calls the model."""
     return quick(lambda X: X[:, 0] * X[:, 1] + X[:, 2], value_function="marginal").fit(numbers(100, 3))
 
 
@@ -74,11 +74,11 @@ def source(frame: pd.DataFrame, tmp_path: Path) -> Path:
     return path
 
 
-# the values
+# Values
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz"])
-def test_values_are_those_of_the_explainer_in_the_order_of_the_rows(
+def test_values_match_the_explainer_in_the_order_of_the_rows(
     fitted: FastSHAP, frame: pd.DataFrame, tmp_path: Path, kind: str
 ) -> None:
     path = tmp_path / f"rows.{kind}"
@@ -88,7 +88,7 @@ def test_values_are_those_of_the_explainer_in_the_order_of_the_rows(
         frame.to_csv(path, index=False)
     found = fitted.explain_to(path, tmp_path / "out", part_rows=8)
     table = read(tmp_path / "out")
-    assert list(map(int, table["id"])) == list(frame["id"])  # the keys of CSV are text
+    assert list(map(int, table["id"])) == list(frame["id"])  # keys from CSV are text
     assert list(table["name"]) == list(frame["name"])
     assert_explains(fitted, features(frame), table)
     assert (found.rows, found.kept, found.parts) == (50, 0, len(parts_in(tmp_path / "out")))
@@ -97,7 +97,7 @@ def test_values_are_those_of_the_explainer_in_the_order_of_the_rows(
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
-def test_values_of_one_output_of_groups_that_need_not_add_up(
+def test_values_of_groups_without_normalization_match_the_explainer(
     grouped: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path
 ) -> None:
     grouped.explain_to(source, tmp_path / "out")
@@ -109,9 +109,9 @@ def test_values_of_one_output_of_groups_that_need_not_add_up(
     assert not np.allclose(table[names].sum(axis=1) + table["base_value"], table["prediction"], atol=1e-3)
 
 
-@pytest.mark.parametrize("names", [["x0", "x1", "x2"], ["a", "b", "c"]], ids=["numbered", "by place"])
+@pytest.mark.parametrize("names", [["x0", "x1", "x2"], ["a", "b", "c"]], ids=["by name", "by position"])
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
-def test_an_explainer_of_arrays_and_of_a_game_that_calls_the_model(
+def test_files_match_an_explainer_of_arrays_by_name_or_position(
     marginal: FastSHAP, tmp_path: Path, names: list[str], kind: str
 ) -> None:
     X = numbers(20, 3, seed=1)
@@ -125,8 +125,8 @@ def test_an_explainer_of_arrays_and_of_a_game_that_calls_the_model(
     assert_explains(marginal, X, found)
 
 
-def test_files_of_other_names_for_an_explainer_of_arrays(marginal: FastSHAP, tmp_path: Path) -> None:
-    """Columns go by their places in each file, unless they are named as in the first."""
+def test_files_with_other_column_names_match_an_explainer_of_arrays(marginal: FastSHAP, tmp_path: Path) -> None:
+    """Columns are matched by position in each file, unless they have the names of the first file."""
     X = numbers(6, 3, seed=1)
     pd.DataFrame(X[:2], columns=list("abc")).to_csv(tmp_path / "1.csv", index=False)
     pd.DataFrame(X[2:4], columns=list("def")).to_csv(tmp_path / "2.csv", index=False)
@@ -138,7 +138,9 @@ def test_files_of_other_names_for_an_explainer_of_arrays(marginal: FastSHAP, tmp
         marginal.explain_to(f"{tmp_path}/*.csv", tmp_path / "other")
 
 
-def test_some_outputs(fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path) -> None:
+def test_only_the_requested_outputs_are_explained(
+    fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path
+) -> None:
     names = list(fitted.output_names_)
     fitted.explain_to(source, tmp_path / "one", outputs=[names[1]])
     assert_explains(fitted, features(frame), read(tmp_path / "one"), [1])
@@ -149,14 +151,14 @@ def test_some_outputs(fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_p
             fitted.explain_to(source, tmp_path / "none", outputs=outputs)
 
 
-def test_rows_are_the_same_however_many_share_the_work(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_workers(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
     for workers in (1, 5):
         fitted.explain_to(source, tmp_path / str(workers), part_rows=1, workers=workers)
     one, five = (read(tmp_path / str(workers)) for workers in (1, 5))
     pd.testing.assert_frame_equal(one, five)
 
 
-def test_categories_that_were_not_there_at_fit_are_told_once(
+def test_categories_not_seen_at_fit_are_logged_once(
     fitted: FastSHAP, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     frame = keyed(20)
@@ -171,10 +173,12 @@ def test_categories_that_were_not_there_at_fit_are_told_once(
     assert_explains(fitted, features(frame), read(tmp_path / "out"))
 
 
-# the keys
+# Keys
 
 
-def test_keys_are_what_is_no_feature_or_what_is_asked_for(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
+def test_keys_are_the_requested_columns_or_all_that_are_not_features(
+    fitted: FastSHAP, source: Path, tmp_path: Path
+) -> None:
     asked: dict[str, tuple[list[str] | None, list[str]]] = {
         "none": (None, ["id", "name"]),
         "some": (["name"], ["name"]),
@@ -190,7 +194,7 @@ def test_keys_are_what_is_no_feature_or_what_is_asked_for(fitted: FastSHAP, sour
         pd.testing.assert_frame_equal(table[expected], pd.read_parquet(source)[expected])
 
 
-def test_keys_that_are_not_there_or_would_be_there_twice(
+def test_missing_keys_and_duplicate_columns_are_refused(
     fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=r"keys \['number'\] are not columns of .*rows\.parquet"):
@@ -207,8 +211,8 @@ def test_keys_that_are_not_there_or_would_be_there_twice(
     fitted.explain_to(source, tmp_path / "out", keys=["id"])
 
 
-def test_players_and_outputs_whose_names_run_together(tmp_path: Path) -> None:
-    """shap_a_b_c is of a and b_c, and of a_b and c: one output at a time has names of its own."""
+def test_clashing_column_names_of_players_and_outputs_are_refused(tmp_path: Path) -> None:
+    """Player a with output b_c and player a_b with output c both give shap_a_b_c. A single output is accepted."""
 
     class Model:
         classes_ = np.array(["c", "b_c"])
@@ -258,10 +262,10 @@ def test_keys_keep_their_types_in_parquet(fitted: FastSHAP, tmp_path: Path) -> N
         (["bool", "int64"], "string"),
     ],
 )
-def test_keys_whose_type_changes_between_files(
+def test_keys_with_different_types_in_files_get_a_common_type(
     fitted: FastSHAP, tmp_path: Path, kinds: list[str], expected: str
 ) -> None:
-    """The type that holds all of them, whichever file comes first."""
+    """The order of the files does not matter."""
     for order, name in ((kinds, "one"), (kinds[::-1], "two")):
         folder = tmp_path / name
         folder.mkdir()
@@ -281,8 +285,8 @@ def test_keys_whose_type_changes_between_files(
         assert found.to_pylist() == keys
 
 
-def test_keys_of_csv_are_the_text_that_stands_there(fitted: FastSHAP, tmp_path: Path) -> None:
-    """Whatever it looks like, and whatever the rows before it look like."""
+def test_keys_from_csv_are_copied_as_text(fitted: FastSHAP, tmp_path: Path) -> None:
+    """Keys that look like numbers, booleans, times or gaps stay as they are."""
     first, second = keyed(5), keyed(4, start=5)
     ids = ["007", "7", "12345678901234567890", "true", "2024-01-01 10:00:00", "NA", "1e3", "0.50", ""]
     first["id"], second["id"] = ids[:5], ids[5:]
@@ -292,7 +296,7 @@ def test_keys_of_csv_are_the_text_that_stands_there(fitted: FastSHAP, tmp_path: 
     assert pq.read_table(tmp_path / "out")["id"].to_pylist() == [*ids[:-1], None]
 
 
-def test_a_key_that_looks_otherwise_far_on(fitted: FastSHAP, tmp_path: Path) -> None:
+def test_a_key_of_another_kind_far_into_the_file_is_copied(fitted: FastSHAP, tmp_path: Path) -> None:
     frame = keyed(1000).assign(pad="x" * 1000).astype({"id": object})
     frame.loc[999, "id"] = "A1"
     frame.to_csv(tmp_path / "rows.csv", index=False)
@@ -300,7 +304,7 @@ def test_a_key_that_looks_otherwise_far_on(fitted: FastSHAP, tmp_path: Path) -> 
     assert read(tmp_path / "out")["id"].tolist() == [*map(str, range(999)), "A1"]
 
 
-def test_columns_that_only_some_files_have_are_no_keys(
+def test_columns_that_only_some_files_have_are_not_keys(
     fitted: FastSHAP, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     frame = keyed(4)
@@ -314,11 +318,11 @@ def test_columns_that_only_some_files_have_are_no_keys(
     assert_explains(fitted, features(frame), table)
 
 
-# text
+# Text
 
 
-def test_a_category_that_says_na_is_one_and_a_gap_elsewhere_is_a_gap(tmp_path: Path) -> None:
-    """NA is Namibia in one column, a missing number in the next, and some key in the last."""
+def test_na_is_a_category_where_it_was_one_at_fit_and_a_gap_elsewhere(tmp_path: Path) -> None:
+    """NA is Namibia in one column, a missing number in another, and a key in the last."""
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"country": rng.choice(["NA", "DE", "None"], 60), "pay": rng.normal(size=60)})
     X.loc[::5, "pay"] = np.nan
@@ -331,10 +335,10 @@ def test_a_category_that_says_na_is_one_and_a_gap_elsewhere_is_a_gap(tmp_path: P
     table = read(tmp_path / "out")
     assert_explains(fitted, X, table)
     assert set(table["key"]) == {"NA"}
-    assert table["shap_country"].nunique() > 3  # the same for all, were it a gap
+    assert table["shap_country"].nunique() > 3  # as gaps, all of these rows would get the same value
 
 
-def test_csv_is_explained_as_the_frame_that_pandas_reads_from_it(fitted: FastSHAP, tmp_path: Path) -> None:
+def test_csv_is_explained_like_the_frame_that_pandas_reads_from_it(fitted: FastSHAP, tmp_path: Path) -> None:
     rows = ["age,income,job,city,member", '44,30.5,"chef",Bern,True', " 30,,clerk ,Basel,false", "1e1,nan,NA,,1"]
     (tmp_path / "rows.csv").write_text("\r\n".join(rows))
     fitted.explain_to(tmp_path / "rows.csv", tmp_path / "out")
@@ -351,8 +355,8 @@ def test_csv_is_explained_as_the_frame_that_pandas_reads_from_it(fitted: FastSHA
     assert_explains(fitted, frame, read(tmp_path / "out"))
 
 
-def test_categories_that_are_numbers_or_truths_are_read_from_csv(tmp_path: Path) -> None:
-    """Also from a part that begins with nothing but gaps."""
+def test_categories_that_are_numbers_or_booleans_are_read_from_csv(tmp_path: Path) -> None:
+    """The first rows hold only gaps."""
     rng = np.random.default_rng(0)
     X = pd.DataFrame(
         {
@@ -369,10 +373,10 @@ def test_categories_that_are_numbers_or_truths_are_read_from_csv(tmp_path: Path)
     assert_explains(fitted, X, read(tmp_path / "out"))
 
 
-# few rows
+# Few rows
 
 
-def test_one_row(fitted: FastSHAP, tmp_path: Path) -> None:
+def test_files_with_one_row_are_explained(fitted: FastSHAP, tmp_path: Path) -> None:
     frame = keyed(1)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     frame.to_parquet(tmp_path / "rows.parquet")
@@ -381,7 +385,7 @@ def test_one_row(fitted: FastSHAP, tmp_path: Path) -> None:
     assert_explains(fitted, features(pd.concat([frame, frame])), read(tmp_path / "out"))
 
 
-def test_files_without_rows_among_others(fitted: FastSHAP, tmp_path: Path) -> None:
+def test_files_without_rows_are_accepted(fitted: FastSHAP, tmp_path: Path) -> None:
     frame = keyed(6)
     frame[:0].to_csv(tmp_path / "0.csv", index=False)
     frame[:3].to_parquet(tmp_path / "1.parquet")
@@ -396,7 +400,7 @@ def test_files_without_rows_among_others(fitted: FastSHAP, tmp_path: Path) -> No
     assert_explains(fitted, features(frame), table)
 
 
-# the folder
+# The output folder
 
 
 def test_a_second_run_does_nothing(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
@@ -408,7 +412,7 @@ def test_a_second_run_does_nothing(fitted: FastSHAP, source: Path, tmp_path: Pat
     assert parts_in(tmp_path / "out") == before
 
 
-def test_what_is_missing_is_done_and_nothing_else(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
+def test_only_missing_parts_are_explained_again(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
     fitted.explain_to(source, tmp_path / "out", part_rows=8)
     before, table = parts_in(tmp_path / "out"), read(tmp_path / "out")
     gone = list(before)[2]
@@ -422,7 +426,7 @@ def test_what_is_missing_is_done_and_nothing_else(fitted: FastSHAP, source: Path
     pd.testing.assert_frame_equal(read(tmp_path / "out"), table)
 
 
-def test_what_a_lost_worker_has_begun_is_deleted_at_the_end_and_what_another_run_is_at_is_not(
+def test_unfinished_files_of_this_run_and_old_ones_are_deleted_at_the_end(
     fitted: FastSHAP, source: Path, tmp_path: Path
 ) -> None:
     run = prepare(fitted, source, tmp_path / "out", keys=None, outputs=None, part_rows=8, progress=False)
@@ -460,14 +464,14 @@ def test_a_folder_of_another_run_is_refused(
         ):
             explainer.explain_to(files, tmp_path / "out", **options)
     frame.astype({"id": "int32"}).to_parquet(source)
-    with pytest.raises(InputError, match="belongs to a run with other"):  # parts would differ in their columns
+    with pytest.raises(InputError, match="belongs to a run with other"):  # the parts would have different columns
         fitted.explain_to(source, tmp_path / "out")
     assert parts_in(tmp_path / "out") == before
 
 
 @pytest.mark.parametrize("game", ["marginal", "baseline"])
-def test_a_run_does_not_go_on_with_another_model(tmp_path: Path, game: str) -> None:
-    """All else may be the same, where values come from the model itself."""
+def test_a_run_does_not_resume_with_another_model(tmp_path: Path, game: str) -> None:
+    """In these games, the values come from the model itself; everything else may be the same."""
     X = numbers(50, 2)
     pd.DataFrame(X, columns=["x0", "x1"]).to_parquet(tmp_path / "rows.parquet")
     model = quick(lambda X: X.sum(axis=1), value_function=game).fit(X)
@@ -479,8 +483,8 @@ def test_a_run_does_not_go_on_with_another_model(tmp_path: Path, game: str) -> N
         other.explain_to(tmp_path / "rows.parquet", tmp_path / "out")
 
 
-def test_values_that_add_up_do_not_go_on_from_values_that_need_not(frame: pd.DataFrame, tmp_path: Path) -> None:
-    """Both come from one network."""
+def test_a_run_does_not_resume_with_another_normalization(frame: pd.DataFrame, tmp_path: Path) -> None:
+    """Both explainers have the same weights."""
     inference, never = (quick(score, normalize=when).fit(people()[0]) for when in ("inference", "never"))
     weights, others = (fitted.network_.state_dict() for fitted in (inference, never))
     assert all(torch.equal(weights[name], others[name]) for name in weights)
@@ -500,7 +504,7 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_an_empty_folder_a_hidden_file_and_what_a_killed_run_leaves_are_no_hindrance(
+def test_an_empty_folder_hidden_files_and_unfinished_files_are_accepted(
     fitted: FastSHAP, source: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -511,14 +515,14 @@ def test_an_empty_folder_a_hidden_file_and_what_a_killed_run_leaves_are_no_hindr
     assert fitted.explain_to(source, tmp_path / "out").rows == 0
     assert len(read(tmp_path / "out")) == 50
     left = list((tmp_path / "out").glob("*0a1b2c3d"))
-    assert len(left) == 2  # another run may be at work on them
+    assert len(left) == 2  # another run may still be writing them
     for path in left:
         os.utime(path, (0, 0))
     fitted.explain_to(source, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*0a1b2c3d"))
 
 
-def test_a_manifest_that_cannot_be_read(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
+def test_a_manifest_that_cannot_be_read_is_refused(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     for text in ("", "[]", "{}"):
         (tmp_path / "out" / "_fastshapley.json").write_text(text)
@@ -526,15 +530,15 @@ def test_a_manifest_that_cannot_be_read(fitted: FastSHAP, source: Path, tmp_path
             fitted.explain_to(source, tmp_path / "out")
 
 
-def test_a_folder_that_is_a_file(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
+def test_an_output_folder_that_is_a_file_is_refused(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("precious")
     with pytest.raises(InputError, match="out, which is a file: choose a folder"):
         fitted.explain_to(source, tmp_path / "out")
     assert (tmp_path / "out").read_text() == "precious"
 
 
-def test_a_folder_within_that_of_the_files(fitted: FastSHAP, tmp_path: Path) -> None:
-    """What is written there is not explained in turn, now or later."""
+def test_an_output_folder_inside_the_source_folder_is_not_explained(fitted: FastSHAP, tmp_path: Path) -> None:
+    """A second run skips the output as well."""
     frame = write_many(tmp_path / "data", 3)
     for _ in range(2):
         fitted.explain_to(tmp_path / "data", tmp_path / "data" / "out")
@@ -544,7 +548,9 @@ def test_a_folder_within_that_of_the_files(fitted: FastSHAP, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "{}/*.parquet", "{}/00.parquet", "file://{}"])
-def test_a_folder_that_holds_the_files_themselves(fitted: FastSHAP, tmp_path: Path, form: str) -> None:
+def test_an_output_folder_that_holds_the_source_files_is_refused(
+    fitted: FastSHAP, tmp_path: Path, form: str
+) -> None:
     write_many(tmp_path / "data", 2)
     place = form.format(tmp_path / "data")
     for source in (place, [place]):
@@ -553,13 +559,14 @@ def test_a_folder_that_holds_the_files_themselves(fitted: FastSHAP, tmp_path: Pa
     assert len(list((tmp_path / "data").iterdir())) == 2
 
 
-def test_addresses_of_files(fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path) -> None:
+def test_source_and_output_may_be_file_uris(
+    fitted: FastSHAP, frame: pd.DataFrame, source: Path, tmp_path: Path
+) -> None:
     fitted.explain_to(source.as_uri(), f"{(tmp_path / 'deep' / 'out').as_uri()}/")
     assert_explains(fitted, features(frame), read(tmp_path / "deep" / "out"))
 
 
-def test_files_and_folders_elsewhere(fitted: FastSHAP, frame: pd.DataFrame) -> None:
-    """On a file system that is not this machine's own."""
+def test_source_and_output_may_be_on_another_file_system(fitted: FastSHAP, frame: pd.DataFrame) -> None:
     fsspec = pytest.importorskip("fsspec", reason="needs fsspec")
     memory = fsspec.filesystem("memory")
     memory.pipe("/bulk/rows.csv", frame.to_csv(index=False).encode())
@@ -577,10 +584,10 @@ def test_files_and_folders_elsewhere(fitted: FastSHAP, frame: pd.DataFrame) -> N
     memory.rm("/bulk", recursive=True)
 
 
-# who may
+# Explainers and options that are refused
 
 
-def test_explainers_of_images_and_those_that_are_not_fitted(
+def test_explainers_of_images_unfitted_explainers_and_bad_options_are_refused(
     fitted: FastSHAP, image_explainer: FastSHAP, source: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(
@@ -593,10 +600,10 @@ def test_explainers_of_images_and_those_that_are_not_fitted(
         fitted.explain_to(source, tmp_path / "out", part_rows=0)
 
 
-# the command
+# The command
 
 
-def test_the_command_explains(
+def test_the_command_explains_files(
     saved: Path, fitted: FastSHAP, frame: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frame[:20].to_parquet(tmp_path / "a.parquet")
@@ -608,7 +615,7 @@ def test_the_command_explains(
     told = capsys.readouterr()
     assert "50 rows explained" in told.out
     assert str(tmp_path / "out") in told.out
-    assert "explaining" in told.err  # the bar
+    assert "explaining" in told.err  # the progress bar
     table = read(tmp_path / "out")
     assert list(table)[:2] == ["id", f"shap_{fitted.player_names_[0]}"]
     assert list(map(int, table["id"])) == list(range(50))
@@ -619,12 +626,12 @@ def test_the_command_explains(
     assert told.err == ""
 
 
-def test_the_command_without_keys(saved: Path, source: Path, tmp_path: Path) -> None:
+def test_the_command_accepts_an_empty_list_of_keys(saved: Path, source: Path, tmp_path: Path) -> None:
     assert main(["explain", str(saved), str(source), "-o", str(tmp_path / "out"), "--quiet", "--keys"]) == 0
     assert "id" not in read(tmp_path / "out")
 
 
-def test_the_command_says_in_one_line_what_is_wrong(
+def test_the_command_reports_errors_in_one_line(
     saved: Path, frame: pd.DataFrame, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.csv").write_text("id,name,age,income,job,city,member\n1,x,3,4,chef,Bern,1\n2,y,3\n")
@@ -649,7 +656,7 @@ def test_the_command_says_in_one_line_what_is_wrong(
 
 
 @pytest.mark.parametrize("option", ["--part-rows", "--workers"])
-def test_the_command_refuses_what_is_no_number_of_rows_or_workers(
+def test_the_command_refuses_zero_rows_per_part_and_zero_workers(
     saved: Path, source: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:

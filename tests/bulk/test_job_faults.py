@@ -1,4 +1,4 @@
-"""Files explained while things go wrong: what was done is kept, what was not is named, nothing is there twice."""
+"""Tests of bulk jobs that fail: finished parts are kept, errors name the part, and no row is written twice."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def saved(fitted: FastSHAP, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Model:
-    """The sum of the columns, after something else at a certain call."""
+    """A model that returns the sum of the columns and runs a given function at a given call."""
 
     def __init__(self) -> None:
         self.then(-1, int)
@@ -74,28 +74,28 @@ def model() -> Model:
 
 @pytest.fixture
 def calling(model: Model) -> FastSHAP:
-    """An explainer that calls the model once, and then once a part."""
+    """Return an explainer that calls the model once, and then once per part."""
     return quick(model, value_function="baseline").fit(numbers(50, 2))
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Ten parts."""
+    """Write a file that gives ten parts."""
     table = pd.DataFrame(numbers(100, 2), columns=["x0", "x1"]).assign(id=np.arange(100))
     table.to_parquet(tmp_path / "rows.parquet", row_group_size=10)
     return tmp_path / "rows.parquet"
 
 
 def kept(before: dict[str, int], after: dict[str, int]) -> bool:
-    """Whether all parts from before are there and were not written again."""
+    """Return whether all earlier parts still exist and were not written again."""
     return before.items() <= after.items()
 
 
-# interrupted
+# Interruptions
 
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_is_killed_goes_on_where_it_was(
+def test_a_killed_run_resumes_with_the_missing_parts(
     fitted: FastSHAP, saved: Path, tmp_path: Path, way: signal.Signals
 ) -> None:
     frame = keyed(20_000)
@@ -114,11 +114,11 @@ def test_a_run_that_is_killed_goes_on_where_it_was(
         assert run.returncode == 130
         assert told == "fastshapley explain: interrupted; run the same command again to resume\n"
         assert only_whole_files(tmp_path / "out")
-    done = read(tmp_path / "out")  # what is there can be read
+    done = read(tmp_path / "out")  # the finished parts can be read
     assert done["id"].is_unique
     assert len(done) == 100 * len(before)
     for path in (tmp_path / "out").glob("_[0-9]*"):
-        os.utime(path, (0, 0))  # long ago
+        os.utime(path, (0, 0))  # as if they were old
     assert main(command) == 0
     after = parts_in(tmp_path / "out")
     assert kept(before, after)
@@ -145,10 +145,10 @@ def test_ctrl_c_stops_a_run_and_leaves_whole_parts(
     assert list(read(tmp_path / "out")["id"]) == list(range(100))
 
 
-# bad files
+# Bad files
 
 
-def test_a_column_that_the_37th_of_40_files_lacks_is_named_with_the_file(fitted: FastSHAP, tmp_path: Path) -> None:
+def test_a_column_that_one_of_40_files_lacks_is_named_with_the_file(fitted: FastSHAP, tmp_path: Path) -> None:
     frame = write_many(tmp_path / "data", 40)
     mended = keyed(ROWS, seed=36, start=36 * ROWS)
     mended.rename(columns={"income": "incomes"}).to_parquet(tmp_path / "data" / "36.parquet")
@@ -159,7 +159,7 @@ def test_a_column_that_the_37th_of_40_files_lacks_is_named_with_the_file(fitted:
     assert_explains(fitted, features(frame), read(tmp_path / "out"))
 
 
-def test_a_file_that_is_broken_at_its_end_is_named(fitted: FastSHAP, tmp_path: Path) -> None:
+def test_a_truncated_file_is_named(fitted: FastSHAP, tmp_path: Path) -> None:
     write_many(tmp_path / "data", 40)
     path = tmp_path / "data" / "36.parquet"
     whole = path.read_bytes()
@@ -171,16 +171,16 @@ def test_a_file_that_is_broken_at_its_end_is_named(fitted: FastSHAP, tmp_path: P
 
 
 def damaged(data: bytes) -> bytes:
-    """With other bytes in the middle of the pages."""
+    """Return the data of a file with some bytes of its pages inverted."""
     middle = len(data) // 3
     return data[:middle] + bytes(255 - byte for byte in data[middle : middle + 400]) + data[middle + 400 :]
 
 
 @pytest.mark.parametrize("compression", ["snappy", "none"])
-def test_broken_pages_are_named_and_what_was_done_is_kept_until_the_file_is_mended(
+def test_damaged_pages_are_named_and_finished_parts_of_other_files_are_kept(
     fitted: FastSHAP, tmp_path: Path, compression: str
 ) -> None:
-    """Without compression nothing but the checksums tells."""
+    """Without compression, only the checksums reveal the damage."""
     frames = [keyed(600, seed=number, start=600 * number) for number in range(4)]
     (tmp_path / "data").mkdir()
     for number, frame in enumerate(frames):
@@ -198,7 +198,7 @@ def test_broken_pages_are_named_and_what_was_done_is_kept_until_the_file_is_mend
     path.write_bytes(whole)
     found = fitted.explain_to(tmp_path / "data", tmp_path / "out", part_rows=200)
     after = parts_in(tmp_path / "out")
-    assert found.kept == 6  # the damaged file is explained anew, all of it
+    assert found.kept == 6  # all parts of the damaged file are explained again
     assert found.parts == 6
     assert dict(list(before.items())[:6]).items() <= after.items()
     table = read(tmp_path / "out")
@@ -209,9 +209,9 @@ def test_broken_pages_are_named_and_what_was_done_is_kept_until_the_file_is_mend
 @pytest.mark.parametrize(
     "line",
     ["600,x,3\n", "600,x,old,1,chef,Bern,True\n", "600,x,3,1e999,chef,Bern,True\n", '600,x,3,1,"chef,Bern,True\n'],
-    ids=["cut short", "text", "infinite", "open quotation"],
+    ids=["too few cells", "text", "infinite", "unclosed quote"],
 )
-def test_a_broken_line_is_named_with_its_bytes_and_what_was_done_is_kept_until_it_is_mended(
+def test_a_broken_csv_line_is_named_and_finished_parts_of_other_files_are_kept(
     fitted: FastSHAP, tmp_path: Path, line: str
 ) -> None:
     frame = keyed(1200)[["id", "name", "age", "income", "job", "city", "member"]].assign(pad="x" * 1000)
@@ -236,10 +236,10 @@ def test_a_broken_line_is_named_with_its_bytes_and_what_was_done_is_kept_until_i
     assert_explains(fitted, features(frame), table)
 
 
-def test_a_file_that_has_changed_is_explained_anew_and_nothing_of_it_is_left(
+def test_a_changed_file_is_explained_again_and_its_old_parts_are_deleted(
     fitted: FastSHAP, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also once all was done; the others are kept."""
+    """This also holds after the run has finished. Parts of other files are kept."""
     frame = write_many(tmp_path / "data", 3)
     fitted.explain_to(tmp_path / "data", tmp_path / "out")
     before = parts_in(tmp_path / "out")
@@ -255,7 +255,7 @@ def test_a_file_that_has_changed_is_explained_anew_and_nothing_of_it_is_left(
     assert_explains(fitted, features(expected), read(tmp_path / "out"))
 
 
-def test_a_file_that_changes_under_way_is_not_mixed_with_what_it_was(
+def test_a_file_that_changes_during_a_run_is_not_mixed_with_its_old_rows(
     calling: FastSHAP, model: Model, source: Path, tmp_path: Path
 ) -> None:
     table = pd.read_parquet(source)
@@ -269,7 +269,7 @@ def test_a_file_that_changes_under_way_is_not_mixed_with_what_it_was(
     assert_explains(calling, other[["x0", "x1"]].to_numpy(), found)
 
 
-def test_a_model_that_fails_is_told_with_the_part(
+def test_an_error_of_the_model_names_the_part(
     calling: FastSHAP, model: Model, source: Path, tmp_path: Path
 ) -> None:
     def fail() -> None:
@@ -283,12 +283,12 @@ def test_a_model_that_fails_is_told_with_the_part(
     assert calling.explain_to(source, tmp_path / "out", part_rows=10).kept == 3
 
 
-# no space
+# No space left
 
 
 @contextmanager
 def little_space(folder: Path) -> Iterator[Callable[[], object]]:
-    """A disk of 160 kB, or, where none can be mounted, no file above 16 kB; the result makes it larger."""
+    """Mount a disk of 160 kB or, if that fails, limit files to 16 kB; yield a function that lifts the limit."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o"]
     if os.geteuid() == 0 and not subprocess.call([*mount, "size=160k", "tmpfs", folder], stderr=subprocess.DEVNULL):
@@ -306,8 +306,8 @@ def little_space(folder: Path) -> Iterator[Callable[[], object]]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_told_with_the_part_and_leaves_whole_parts(fitted: FastSHAP, tmp_path: Path) -> None:
-    """Once there is space, the run goes on. The last part is too long for what there is at first."""
+def test_a_full_disk_names_the_part_and_leaves_whole_parts(fitted: FastSHAP, tmp_path: Path) -> None:
+    """The last part does not fit at first. The run resumes when there is space."""
     frame = keyed(2200)
     with pq.ParquetWriter(tmp_path / "rows.parquet", pa.Schema.from_pandas(frame, preserve_index=False)) as writer:
         for start, stop in [*((20 * n, 20 * n + 20) for n in range(10)), (200, 2200)]:
@@ -332,14 +332,14 @@ def test_a_full_disk_is_told_with_the_part_and_leaves_whole_parts(fitted: FastSH
     assert_explains(fitted, features(frame), table)
 
 
-def test_a_folder_that_cannot_be_made_is_named(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_created_is_named(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     keyed(3).to_parquet(source)
     with pytest.raises(PartError, match=r"output .*file/out cannot be written"):
         fitted.explain_to(source, tmp_path / "file" / "out")
 
 
-# memory
+# Memory
 
 MEASURE = """
 import json, re, sys
@@ -356,12 +356,12 @@ print(json.dumps(found))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for the peak")
-def test_memory_does_not_grow_with_the_rows(saved: Path, tmp_path: Path) -> None:
-    """The peak of a process after some rows of Parquet and of CSV, and after eight times as many.
+def test_memory_does_not_grow_with_the_number_of_rows(saved: Path, tmp_path: Path) -> None:
+    """Compare the peak memory for some rows of Parquet and CSV with that for eight times as many rows.
 
-    The key is a text of 500 bytes a row: each of the long files has 128 MB of it, which whoever held the file, or
-    what comes of it, would hold. A third of that is allowed: what allocators keep came to 30 MB at most, however
-    many rows there were.
+    The key is a text of 500 bytes per row: each of the long files has 128 MB of it, which a process that held the
+    whole input or output would need in memory. A third of that is allowed: allocators kept at most 30 MB,
+    independent of the number of rows.
     """
     frame = keyed(32_000)
     frame["name"] = frame["name"].str.ljust(500, "x")

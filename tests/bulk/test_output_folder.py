@@ -40,7 +40,7 @@ def test_a_new_folder_is_created_with_a_manifest(folder: OutputFolder) -> None:
     assert manifest == {"key": "a key", "files": ["/rows.parquet"], "part_rows": 8, "answers": [[1.0], [2.0]]}
 
 
-def test_the_same_run_claims_its_folder_again_with_outputs_that_differ_by_rounding(folder: OutputFolder) -> None:
+def test_the_same_run_claims_its_folder_again_despite_rounding_of_outputs(folder: OutputFolder) -> None:
     folder.claim(CLAIM)
     folder.claim(replace(CLAIM, outputs=[[1.00001], [2.0]]))
     folder.claim(replace(CLAIM, outputs=None))
@@ -54,13 +54,13 @@ def test_the_same_run_claims_its_folder_again_with_outputs_that_differ_by_roundi
         (replace(CLAIM, outputs=[[1.0]]), "another model"),
     ],
 )
-def test_another_run_does_not_get_the_folder(folder: OutputFolder, other: Claim, message: str) -> None:
+def test_another_run_cannot_claim_the_folder(folder: OutputFolder, other: Claim, message: str) -> None:
     folder.claim(CLAIM)
     with pytest.raises(InputError, match=message):
         folder.claim(other)
 
 
-def test_only_missing_parts_are_left(folder: OutputFolder) -> None:
+def test_only_parts_without_a_file_are_missing(folder: OutputFolder) -> None:
     folder.claim(CLAIM)
     write(folder, PARTS[1])
     assert folder.missing(PARTS) == [PARTS[0], PARTS[2]]

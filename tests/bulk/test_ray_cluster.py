@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine: the same values as without it, and nothing lost with a worker or a driver."""
+"""Tests with a local Ray cluster: values are the same as without it, and killed workers or drivers lose nothing."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ import pyarrow.dataset as ds  # noqa: E402
 
 from fastshapley import distributed  # noqa: E402
 
-# of Ray's own making, at its start and end
+# Ray itself raises these warnings when it starts and stops.
 pytestmark = [pytest.mark.filterwarnings("default::" + kind) for kind in ("FutureWarning", "ResourceWarning")]
 pytestmark.append(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
 pytestmark.append(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
-PATIENCE = 300.0  # seconds, for what must happen at last on a busy machine
+PATIENCE = 300.0  # seconds to wait on a busy machine
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """Four processors, on paper."""
+    """Start a local Ray cluster with four logical processors."""
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     ray.data.DataContext.get_current().enable_progress_bars = False
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find the tests
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
     yield
     ray.shutdown()
 
@@ -69,7 +69,7 @@ def table_of(folder: Path) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def files(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """People in three files, with a number each."""
+    """Write people to three files, with a number per row."""
     folder = tmp_path_factory.mktemp("files")
     X = exported.X.assign(number=np.arange(len(exported.X)))
     for place in range(3):
@@ -77,7 +77,7 @@ def files(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_files_give_the_same_bits_as_on_one_machine(exported: Exported, files: Path, tmp_path: Path) -> None:
+def test_files_give_the_same_values_as_on_one_machine(exported: Exported, files: Path, tmp_path: Path) -> None:
     exported.explainer.explain_to(files, tmp_path / "here")
     found = distributed.explain_to(exported.explainer, files, tmp_path / "there", workers=2)
     assert (found.rows, found.parts, found.kept) == (300, 3, 0)
@@ -86,7 +86,7 @@ def test_files_give_the_same_bits_as_on_one_machine(exported: Exported, files: P
     assert (again.rows, again.parts, again.kept) == (0, 0, 3)
 
 
-def test_a_dataset_is_explained_when_it_is_asked_for(exported: Exported) -> None:
+def test_a_dataset_is_explained_with_its_keys(exported: Exported) -> None:
     X = exported.X.assign(number=np.arange(len(exported.X)))
     dataset = ray.data.from_arrow([pa.Table.from_pandas(part) for part in (X[:150], X[150:])])
     outputs = list(exported.explainer.output_names_)[1:]
@@ -98,7 +98,7 @@ def test_a_dataset_is_explained_when_it_is_asked_for(exported: Exported) -> None
     np.testing.assert_array_equal(frame["base_value"], expected.base_values[:, 1].astype(np.float32))
 
 
-def test_a_dataset_must_have_the_columns(exported: Exported) -> None:
+def test_a_dataset_without_the_columns_is_refused(exported: Exported) -> None:
     with pytest.raises(InputError, match=r"dataset lacks the column 'age' \(renamed to 'Age'\?\)"):
         distributed.explain(ray.data.from_pandas(exported.X.rename(columns={"age": "Age"})), exported.explainer)
     with pytest.raises(InputError, match=r"keys \['nobody'\]"):
@@ -108,7 +108,7 @@ def test_a_dataset_must_have_the_columns(exported: Exported) -> None:
 
 
 class Slow:
-    """A model that takes its time, and says who it is."""
+    """A slow model that records the id of each process that calls it."""
 
     def __init__(self, note: Path, seconds: float = 0.05) -> None:
         self.note, self.seconds = note, seconds
@@ -119,13 +119,13 @@ class Slow:
         return rows @ np.arange(1.0, rows.shape[1] + 1)
 
     def pids(self) -> list[int]:
-        """Of those that were called, but for this process."""
+        """Return the ids of the processes that called the model, except this one."""
         return [int(path.name) for path in self.note.iterdir() if int(path.name) != os.getpid()]
 
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Slow, FastSHAP]:
-    """A model whose own game is explained, so that each part takes a moment."""
+    """Return a slow model and an explainer whose game calls it, so that each part takes some time."""
     model = Slow(tmp_path_factory.mktemp("pids"), seconds=0.0)
     fitted = explainer(model, value_function="baseline", recipe=QUICK).fit(numbers(200))
     model.seconds = 0.05
@@ -159,10 +159,10 @@ def test_a_worker_that_is_killed_is_replaced(slow: tuple[Slow, FastSHAP], many_p
     assert killed
     assert found.parts == 40
     assert table_of(tmp_path / "there").equals(table_of(tmp_path / "here"))
-    assert not list((tmp_path / "there").glob("_0*"))  # what the killed one had begun
+    assert not list((tmp_path / "there").glob("_0*"))  # unfinished files of the killed worker
 
 
-def test_a_killed_driver_is_taken_up_where_it_was(
+def test_a_run_with_a_killed_driver_resumes_with_the_missing_parts(
     slow: tuple[Slow, FastSHAP], many_parts: Path, tmp_path: Path
 ) -> None:
     _, fitted = slow
@@ -181,7 +181,7 @@ def test_a_killed_driver_is_taken_up_where_it_was(
     until(lambda: len(parts_of(tmp_path / "out")) >= 3 or driver.poll() is not None)
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate()
-    time.sleep(1.0)  # what its workers had at hand is done, or lost with them
+    time.sleep(1.0)  # its workers finish their parts or die with it
     before = {path: path.stat().st_mtime_ns for path in parts_of(tmp_path / "out")}
     assert 3 <= len(before) < 40
     found = distributed.explain_to(fitted, many_parts, tmp_path / "out", part_rows=50, workers=2)
@@ -199,13 +199,13 @@ def test_a_part_that_cannot_be_read_is_named(exported: Exported, files: Path, tm
     for path in files.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     data = bytearray((folder / "1.parquet").read_bytes())
-    data[20:400] = bytes(380)  # pages, not what tells where they are
+    data[20:400] = bytes(380)  # damages pages, but not the metadata
     (folder / "1.parquet").write_bytes(data)
     with pytest.raises(PartError, match=r"1\.parquet, row groups 0 to 1"):
         distributed.explain_to(exported.explainer, folder, tmp_path / "out", workers=1)
 
 
-def test_an_address_that_does_not_answer_is_told(exported: Exported, files: Path, tmp_path: Path) -> None:
+def test_an_address_without_a_cluster_is_reported(exported: Exported, files: Path, tmp_path: Path) -> None:
     script = f"""
         from fastshapley.cli import main
         raise SystemExit(main(["explain", {str(exported.saved)!r}, {str(files)!r}, "-o", {str(tmp_path / "out")!r},
@@ -239,7 +239,7 @@ def frame_of(rows: int, seed: int = 0) -> pd.DataFrame:
 
 
 def accuracy(fitted: FastSHAP, rows: pd.DataFrame) -> NDArray[np.float64]:
-    """The logarithms of how far values are from those of their game, and the game from the model."""
+    """Return the log mean squared errors of the values to their game, and of the game to the model."""
     values, found = fitted.estimate(rows).values[..., 0], fitted(rows)
     gaps = found.values.sum(1) + found.base_values - linear(rows)
     return np.log([np.square(found.values - values).sum(1).mean(), np.square(gaps).mean()])
@@ -254,7 +254,7 @@ def test_training_is_as_accurate_as_on_one_machine() -> None:
     assert list(there.feature_names_in_) == list("abcd")
     assert there.report_ is not None
     spread = here.std(0, ddof=1) * np.sqrt(1 + 1 / seeds)
-    # as one more seed would be, within 6.9 standard errors: 99.9 % for a spread known from six
+    # The result is as likely as one more seed: 6.9 standard errors cover 99.9 % with six seeds.
     assert (np.abs(accuracy(there, rows) - here.mean(0)) < 6.87 * spread).all()
 
 
@@ -266,7 +266,7 @@ def test_a_fit_survives_the_death_of_a_worker(tmp_path: Path) -> None:
     trained: list[int] = []
 
     def kill() -> None:
-        until((kept / "scale.pt").exists)  # the explainer's training begins: the surrogate's is over
+        until((kept / "scale.pt").exists)  # the surrogate is trained, and the explainer's training begins
         trained.append(surrogate.stat().st_mtime_ns)
         os.kill(model.pids()[0], signal.SIGKILL)
 
@@ -277,12 +277,12 @@ def test_a_fit_survives_the_death_of_a_worker(tmp_path: Path) -> None:
         ray.data.from_pandas(frame_of(600)), scaling=2, checkpoint=tmp_path / "checkpoint"
     )
     hand.join()
-    assert surrogate.stat().st_mtime_ns == trained[0]  # it was not trained anew
+    assert surrogate.stat().st_mtime_ns == trained[0]  # it was not trained again
     assert fitted.report_ is not None
     assert fitted.report_.relative_squared_error < 0.2
 
 
-def test_a_model_that_fails_is_told_and_not_tried_for_long() -> None:
+def test_an_error_of_the_model_ends_a_fit_and_is_reported() -> None:
     def broken(rows: Any) -> Any:
         raise KeyError("no such column")
 
@@ -290,7 +290,7 @@ def test_a_model_that_fails_is_told_and_not_tried_for_long() -> None:
         explainer(broken, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), scaling=2)
 
 
-def test_scaling_must_make_sense() -> None:
+def test_invalid_scaling_is_refused() -> None:
     with pytest.raises(InputError, match=r"scaling is 2, but X is not a ray.data.Dataset"):
         explainer(linear, recipe=QUICK).fit(frame_of(100), scaling=2)
     with pytest.raises(InputError, match=r"scaling is 'two'"):
@@ -299,7 +299,7 @@ def test_scaling_must_make_sense() -> None:
         explainer(linear, recipe=QUICK).fit(ray.data.from_pandas(frame_of(100)), X_val=frame_of(10), scaling=2)
 
 
-def test_a_slow_model_is_called_by_all(tmp_path: Path) -> None:
+def test_a_spread_model_is_called_by_all_workers(tmp_path: Path) -> None:
     model = Slow(tmp_path, seconds=0.01)
     shared = distributed.spread(model, workers=2)
     rows = numbers(101)
@@ -313,7 +313,7 @@ def test_a_slow_model_is_called_by_all(tmp_path: Path) -> None:
     np.testing.assert_allclose(fitted.estimate(rows[:3]).values[..., 0].sum(1), expected.sum(1), atol=2.0)
 
 
-def test_a_slow_model_that_fails_is_told() -> None:
+def test_an_error_of_a_spread_model_is_reported() -> None:
     def broken(rows: Any) -> Any:
         raise KeyError("no such column")
 

@@ -1,4 +1,4 @@
-"""Tests of what a bulk job asks of an explainer."""
+"""Tests of how a bulk job calls an explainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastshapley.bulk.row_explainer import (  # noqa: E402
 )
 
 
-def test_columns_of_values_are_those_of_the_explainer(exported: Exported) -> None:
+def test_value_columns_match_the_explainer(exported: Exported) -> None:
     explainer, X = exported.explainer, exported.X[:7]
     table = pa.Table.from_pandas(X, preserve_index=False)
     unseen: set[str] = set()
@@ -35,7 +35,7 @@ def test_columns_of_values_are_those_of_the_explainer(exported: Exported) -> Non
     assert unseen == set()
 
 
-def test_an_explainer_of_images_has_no_table(image_explainer: FastSHAP) -> None:
+def test_an_explainer_of_images_has_no_table_schema(image_explainer: FastSHAP) -> None:
     with pytest.raises(InputError, match="fitted to images"):
         table_schema(image_explainer)
 

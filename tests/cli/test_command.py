@@ -1,4 +1,4 @@
-"""Tests of what all commands share, and of the list of commands."""
+"""Tests of the code that all commands share, and of the list of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what each command prints, for people and for machines, and how it fails."""
+"""Tests of the command line: output as text and as JSON, help, and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Told = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An explainer of four columns, two of which are one player."""
+    """Save an explainer of four columns, two of which form one player."""
     path = tmp_path_factory.mktemp("grouped") / "grouped.fastshap"
     explainer(lambda rows: rows[:, 0] * rows[:, 1], players=Groups({"<two>": [1, 2]}), link="identity").fit(
         numbers()
@@ -46,20 +46,20 @@ def help_of(command: str, capsys: Told) -> str:
 
 
 def objects(told: str) -> dict[str, Any]:
-    """The one object in what was printed, which is one line."""
+    """Return the JSON object in the output, which is one line."""
     assert told.count("\n") == 1
     found: dict[str, Any] = json.loads(told, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     return found
 
 
-# help
+# Help
 
 
 @pytest.mark.parametrize(
     "command",
     ["fit", "explain", "report", "export", "serve", "page", "paper tabular", "paper images", "demo"],
 )
-def test_every_command_has_an_example_that_it_takes(command: str, capsys: Told) -> None:
+def test_examples_in_the_help_use_options_of_the_command(command: str, capsys: Told) -> None:
     text = help_of(command, capsys)
     assert f"examples:\n  fastshapley {command}" in text
     for option in re.findall(r"(?<= )(--[a-z-]+)", text.partition("examples:")[2].partition("keys of --json")[0]):
@@ -69,17 +69,17 @@ def test_every_command_has_an_example_that_it_takes(command: str, capsys: Told) 
     assert command == "serve" or "keys of --json:" in text
 
 
-def test_exit_codes_and_errors_for_machines_are_in_the_help(capsys: Told) -> None:
+def test_help_describes_exit_codes_and_json_errors(capsys: Told) -> None:
     text = help_of("", capsys)
     for line in ("0    success", "1    error", "2    wrong usage", "130  interrupted"):
         assert line in text
     assert '"error" (the message), "kind" (such as InputError) and "command"' in text
 
 
-# report
+# Report
 
 
-def test_a_report_in_words(grouped: Path, capsys: Told) -> None:
+def test_a_report_as_text(grouped: Path, capsys: Told) -> None:
     assert main(["report", str(grouped)]) == 0
     lines = capsys.readouterr().out.splitlines()
     report = FastSHAP.load(grouped).report_
@@ -96,7 +96,7 @@ def test_a_report_in_words(grouped: Path, capsys: Told) -> None:
     assert "\n".join(lines[9:]) == str(report)
 
 
-def test_a_report_for_machines(grouped: Path, capsys: Told) -> None:
+def test_a_report_as_json(grouped: Path, capsys: Told) -> None:
     assert main(["report", str(grouped), "--json"]) == 0
     found = objects(capsys.readouterr().out)
     assert found["features"] == ["x0", "x1", "x2", "x3"]
@@ -108,7 +108,7 @@ def test_a_report_for_machines(grouped: Path, capsys: Told) -> None:
     assert found["warnings"] == report.warnings()
 
 
-def test_a_report_as_a_page(grouped: Path, tmp_path: Path, capsys: Told) -> None:
+def test_a_report_as_an_html_page(grouped: Path, tmp_path: Path, capsys: Told) -> None:
     assert main(["report", str(grouped), "-o", str(tmp_path / "report.html")]) == 0
     assert f"report: {tmp_path / 'report.html'}" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
@@ -120,7 +120,7 @@ def test_a_report_as_a_page(grouped: Path, tmp_path: Path, capsys: Told) -> None
 
 
 @pytest.mark.parametrize(("recipe", "reason"), [("sampling", "recipe 'sampling'"), (QUICK, "budget left nothing")])
-def test_a_file_with_no_report_says_how_to_get_one(
+def test_a_file_without_a_report_says_how_to_get_one(
     recipe: Any, reason: str, grouped: Path, tmp_path: Path, capsys: Told
 ) -> None:
     fitted = FastSHAP.load(grouped)
@@ -153,7 +153,7 @@ def test_the_report_of_an_explainer_of_images_needs_no_model(
 
 
 def check_keys(command: list[str], capsys: Told, name: str | None = None) -> dict[str, Any]:
-    """That a command prints one object, whose keys its help has; the object."""
+    """Check that a command prints one JSON object whose keys are in its help, and return the object."""
     assert main([*command, "--json"]) == 0
     found = objects(capsys.readouterr().out)
     documented = help_of(name or command[0], capsys).partition("keys of --json:")[2]
@@ -161,7 +161,7 @@ def check_keys(command: list[str], capsys: Told, name: str | None = None) -> dic
     return found
 
 
-def test_every_command_that_ends_prints_an_object(exported: Any, tmp_path: Path, capsys: Told) -> None:
+def test_commands_print_a_json_object(exported: Any, tmp_path: Path, capsys: Told) -> None:
     saved, rows = str(exported.saved), str(tmp_path / "rows.csv")
     exported.X[:20].to_csv(rows, index=False)
     found = check_keys(["report", saved], capsys)
@@ -174,7 +174,7 @@ def test_every_command_that_ends_prints_an_object(exported: Any, tmp_path: Path,
     assert Path(found["page"]).is_file()
 
 
-def test_demo_and_paper_print_an_object(tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_and_paper_print_a_json_object(tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report(5, "exact", 0.0, 0.1, 0.2, 0.1, 0.3, float("nan"), 1.0)
     shown = demo.Demo(report, tmp_path / "index.html", 1.5, 2.5)
     monkeypatch.setattr(demo, "run", lambda output, **settings: shown)
@@ -193,14 +193,14 @@ def test_demo_and_paper_print_an_object(tmp_path: Path, capsys: Told, monkeypatc
     assert tuple(tables.TABLES) == paper_command.TABLES
 
 
-def test_options_may_stand_before_the_command(grouped: Path, capsys: Told) -> None:
+def test_common_options_are_accepted_before_the_command(grouped: Path, capsys: Told) -> None:
     assert main(["--json", "report", str(grouped)]) == 0
     assert "report" in objects(capsys.readouterr().out)
     assert main(["--debug", "report", "nothing.fastshap"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
-# errors
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_options_may_stand_before_the_command(grouped: Path, capsys: Told) -> No
         ["report", "/"],  # an OSError
     ],
 )
-def test_an_error_is_one_line_an_object_or_a_trace(command: list[str], capsys: Told) -> None:
+def test_an_error_is_printed_as_one_line_json_or_a_traceback(command: list[str], capsys: Told) -> None:
     assert main(command) == 1
     told = capsys.readouterr()
     assert told.out == ""
@@ -241,9 +241,7 @@ def test_an_error_is_one_line_an_object_or_a_trace(command: list[str], capsys: T
     assert json.loads(capsys.readouterr().err.splitlines()[-1]) == found
 
 
-def test_an_error_that_was_not_expected_says_how_to_see_more(
-    grouped: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_mentions_debug(grouped: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(path: Path) -> None:
         error = KeyError("of two\nlines")
         error.add_note("a note")
@@ -255,7 +253,9 @@ def test_an_error_that_was_not_expected_says_how_to_see_more(
     assert capsys.readouterr().err == f"{said} where it comes from)\n"
 
 
-def test_a_missing_extra_is_one_line(grouped: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_in_one_line(
+    grouped: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["explain", str(grouped), "rows.csv", "-o", "out"]) == 1
     assert capsys.readouterr().err == (
@@ -275,7 +275,7 @@ def test_a_missing_extra_is_one_line(grouped: Path, capsys: Told, monkeypatch: p
         ["serve", "a.onnx", "--port", "65536"],
     ],
 )
-def test_wrong_usage_is_2(command: list[str], capsys: Told) -> None:
+def test_wrong_usage_exits_with_2(command: list[str], capsys: Told) -> None:
     with pytest.raises(SystemExit) as stop:
         main(command)
     assert stop.value.code == 2
@@ -290,7 +290,7 @@ def test_wrong_usage_is_2(command: list[str], capsys: Told) -> None:
         (["demo"], "the same command starts again from the beginning"),
     ],
 )
-def test_an_interruption_says_what_becomes_of_it(
+def test_an_interruption_says_whether_the_command_resumes(
     command: list[str], said: str, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: Any, **settings: Any) -> None:
@@ -304,12 +304,12 @@ def test_an_interruption_says_what_becomes_of_it(
     assert objects(capsys.readouterr().err)["kind"] == "KeyboardInterrupt"
 
 
-def test_parsing_imports_no_torch() -> None:
+def test_parsing_does_not_import_torch() -> None:
     script = "import sys; from fastshapley.cli import parser; parser(); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_nothing_is_written_over_what_is_read(grouped: Path, tmp_path: Path, capsys: Told) -> None:
+def test_an_output_that_is_also_an_input_is_refused(grouped: Path, tmp_path: Path, capsys: Told) -> None:
     held = grouped.read_bytes()
     assert main(["export", str(grouped), "-o", str(grouped)]) == 1
     assert "which is also an input: choose another file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``fastshapley fit``: its options, and fits that are interrupted, killed and gone on with."""
+"""Tests of ``fastshapley fit``: its options, and fits that are interrupted or killed and then resumed."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def broken(rows):
 
 
 def quick(rows: int, players: int, *, noisy: bool = False) -> recipes.Recipe:
-    """In the place of the default recipe, which takes longer; of several epochs, so that it can be interrupted."""
+    """Return a faster recipe than the default, with several epochs so that it can be interrupted."""
     return replace(QUICK, explainer=Training(steps=1200, batch_size=8, learning_rate=3e-3, schedule="cosine"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model in a module, and rows in a file, in the current folder."""
+    """Write a module with models and a file with rows to a folder, and make it the current folder."""
     (tmp_path / "own_model.py").write_text(OWN)
     pd.DataFrame(numbers(), columns=list("abcd")).assign(key=range(200)).to_csv(tmp_path / "rows.csv", index=False)
     monkeypatch.chdir(tmp_path)
@@ -71,7 +71,7 @@ def fit(*options: str, model: str = "model") -> int:
     return main(["fit", f"own_model:{model}", "rows.csv", "-o", "out.fastshap", "--drop", "key", *options])
 
 
-def test_it_fits_saves_and_tells(folder: Path, capsys: Told) -> None:
+def test_fit_saves_an_explainer_and_prints_its_report(folder: Path, capsys: Told) -> None:
     assert fit("--quiet", "--seed", "0") == 0
     told = capsys.readouterr()
     assert told.err == ""
@@ -82,14 +82,14 @@ def test_it_fits_saves_and_tells(folder: Path, capsys: Told) -> None:
     assert not (folder / "out.fastshap.unfinished").exists()
 
 
-def test_with_json_not_even_the_model_prints(folder: Path, capfd: Told) -> None:
+def test_with_json_output_of_the_model_goes_to_stderr(folder: Path, capfd: Told) -> None:
     assert fit("--json", "--seed", "0", model="noisy") == 0
     told = capfd.readouterr()
     assert told.out.count("\n") == 1
     found = json.loads(told.out)
     assert "a model that prints" in told.err
     assert "native code that prints" in told.err
-    assert "explainer, epoch 20/20" in told.err  # the bar
+    assert "explainer, epoch 20/20" in told.err  # the progress bar
     assert found["file"] == str(folder / "out.fastshap")
     assert found["features"] == ["a", "b", "c", "d"]
     assert found["report"]["rows"] == 20
@@ -101,7 +101,7 @@ def test_with_json_not_even_the_model_prints(folder: Path, capfd: Told) -> None:
     assert all(key in documented for key in found)
 
 
-def test_options_are_those_of_the_explainer(folder: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_passed_to_the_explainer(folder: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     pd.DataFrame(numbers(50, seed=1), columns=list("abcd")).to_parquet(folder / "others.parquet")
     options = ["--groups", "x=a,b", '{"y": ["c"]}', "--value-function", "baseline", "--link", "logit", "--logits"]
     options += ["--validation", "others.parquet", "--evaluation-budget", "9000", "--time-budget", "600"]
@@ -129,7 +129,7 @@ def test_options_are_those_of_the_explainer(folder: Path, capsys: Told, monkeypa
     assert "200 rows explained" in capsys.readouterr().out
 
 
-def test_a_pickle_must_be_trusted_and_its_columns_are_the_models(folder: Path, capsys: Told) -> None:
+def test_a_pickle_needs_trust_and_the_features_are_those_of_its_model(folder: Path, capsys: Told) -> None:
     rows = pd.read_csv("rows.csv")
     joblib.dump(LogisticRegression().fit(rows[["b", "a"]], rows["c"] > 0), "model.joblib")
     command = ["fit", "model.joblib", "rows.csv", "-o", "out.fastshap", "--quiet"]
@@ -139,7 +139,7 @@ def test_a_pickle_must_be_trusted_and_its_columns_are_the_models(folder: Path, c
     assert json.loads(capsys.readouterr().out)["features"] == ["b", "a"]
 
 
-def test_without_a_network(folder: Path, capsys: Told) -> None:
+def test_the_sampling_recipe_gives_no_report(folder: Path, capsys: Told) -> None:
     assert fit("--recipe", "sampling", "--quiet") == 0
     assert "There is no report: recipe 'sampling'" in capsys.readouterr().out
 
@@ -155,7 +155,7 @@ def test_without_a_network(folder: Path, capsys: Told) -> None:
         (["-o", "."], "which is a folder: pass the name of a file"),
     ],
 )
-def test_what_does_not_fit_is_refused(options: list[str], said: str, folder: Path, capsys: Told) -> None:
+def test_invalid_options_are_refused_in_one_line(options: list[str], said: str, folder: Path, capsys: Told) -> None:
     assert fit(*options) == 1
     told = capsys.readouterr()
     assert told.err.startswith("fastshapley fit: ")
@@ -167,14 +167,14 @@ def test_what_does_not_fit_is_refused(options: list[str], said: str, folder: Pat
 @pytest.mark.parametrize(
     "option", ["--groups=x", "--groups={", '--groups={"x": "a"}', "--time-budget=0", "--evaluation-budget=-1"]
 )
-def test_options_that_are_none_are_wrong_usage(option: str, folder: Path, capsys: Told) -> None:
+def test_malformed_options_are_wrong_usage(option: str, folder: Path, capsys: Told) -> None:
     with pytest.raises(SystemExit) as stop:
         fit(option)
     assert stop.value.code == 2
     assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
 
 
-def test_an_error_of_the_model_is_one_line(folder: Path, capsys: Told) -> None:
+def test_an_error_of_the_model_is_reported_in_one_line(folder: Path, capsys: Told) -> None:
     assert fit(model="broken") == 1
     told = capsys.readouterr().err
     assert "in the model" in told
@@ -182,7 +182,7 @@ def test_an_error_of_the_model_is_one_line(folder: Path, capsys: Told) -> None:
 
 
 def start(*options: str) -> subprocess.Popen[str]:
-    """The same command in a process of its own, which saves its work after every epoch."""
+    """Start the command in another process that saves a checkpoint after every epoch."""
     script = """
         import sys, torch
         import fastshapley.training.checkpoint
@@ -206,7 +206,7 @@ def start(*options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT])
-def test_the_same_command_goes_on_where_it_was(way: signal.Signals, folder: Path, capsys: Told) -> None:
+def test_the_same_command_resumes_an_interrupted_fit(way: signal.Signals, folder: Path, capsys: Told) -> None:
     assert fit("--seed", "0", "--quiet") == 0
     whole = FastSHAP.load("out.fastshap").shap_values(numbers())
     calls = len(Path("calls").read_text())
@@ -230,19 +230,19 @@ def test_the_same_command_goes_on_where_it_was(way: signal.Signals, folder: Path
     assert not Path("out.fastshap").exists()
     assert 0 < torch.load(state, weights_only=True)["epoch"] < 20
 
-    assert fit("--seed", "1", "--quiet") == 1  # what is unfinished is not thrown away for another run
+    assert fit("--seed", "1", "--quiet") == 1  # another run does not overwrite the unfinished work
     assert "belongs to a run with other data, another model or other settings" in capsys.readouterr().err
     Path("calls").unlink()
     assert fit("--seed", "0", "--json") == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["resumed"] is True
     assert "resuming from the unfinished work in out.fastshap.unfinished" in told.err
-    assert len(Path("calls").read_text()) < calls  # the model is not asked again for all that it was asked
+    assert len(Path("calls").read_text()) < calls  # earlier model calls are not all repeated
     assert np.array_equal(FastSHAP.load("out.fastshap").shap_values(numbers()), whole)
     assert not state.parent.exists()
 
 
-def test_an_empty_folder_is_no_unfinished_work(folder: Path, capsys: Told) -> None:
+def test_an_empty_checkpoint_folder_is_not_resumed(folder: Path, capsys: Told) -> None:
     (folder / "work").mkdir()
     assert fit("--checkpoint", "work", "--json") == 0
     told = capsys.readouterr()
@@ -250,7 +250,7 @@ def test_an_empty_folder_is_no_unfinished_work(folder: Path, capsys: Told) -> No
     assert "resuming" not in told.err
 
 
-def test_a_folder_that_is_named_is_kept(folder: Path, capsys: Told) -> None:
+def test_a_checkpoint_folder_from_the_options_is_kept(folder: Path, capsys: Told) -> None:
     assert fit("--checkpoint", "work", "--seed", "0", "--quiet") == 0
     assert Path("work", "run.json").exists()
     assert not Path("out.fastshap.unfinished").exists()

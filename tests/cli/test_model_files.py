@@ -1,4 +1,4 @@
-"""Models from files: what each package wrote gives what the model gave."""
+"""Tests of loading models from files: loaded models predict the same as the saved ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_pickle_must_be_trusted(table: tuple[pd.DataFrame, Any], tmp_path: Pat
     assert feature_names(loaded) == ["a", "b", "c"]
 
 
-def test_boosters(table: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
+def test_boosters_predict_the_same_after_loading(table: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
     X, y = table
     lightgbm = pytest.importorskip("lightgbm", reason="needs the paper extra")
     booster = lightgbm.train({"objective": "binary", "verbose": -1}, lightgbm.Dataset(X, y), 5)
@@ -60,7 +60,7 @@ def test_boosters(table: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
 
 
 def _onnx(path: Path, inputs: list[tuple[str, int]]) -> None:
-    """A graph that gives labels, and the probabilities of a sigmoid of the sum of its inputs."""
+    """Write a graph that returns labels and the probabilities of a sigmoid of the sum of its inputs."""
     onnx = pytest.importorskip("onnx", reason="needs the onnx extra")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     nodes = [
@@ -89,7 +89,9 @@ def _onnx(path: Path, inputs: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.parametrize("inputs", [[("X", 3)], [("a", 1), ("b", 1), ("c", 1)]])
-def test_onnx(inputs: list[tuple[str, int]], table: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
+def test_onnx_models_return_probabilities_also_after_pickling(
+    inputs: list[tuple[str, int]], table: tuple[pd.DataFrame, Any], tmp_path: Path
+) -> None:
     pytest.importorskip("onnxruntime", reason="needs the onnx extra")
     import pickle
 
@@ -102,7 +104,7 @@ def test_onnx(inputs: list[tuple[str, int]], table: tuple[pd.DataFrame, Any], tm
         np.testing.assert_allclose(found(X)[:, 1], expected, rtol=1e-5)
 
 
-def test_a_function_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_is_imported_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "function_by_name.py").write_text(
         "class Own:\n    @staticmethod\n    def f(rows):\n        return rows[:, 0]\n"
     )
@@ -114,7 +116,7 @@ def test_a_function_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         load_model("nowhere:f")
 
 
-def test_what_is_no_model_is_told(tmp_path: Path) -> None:
+def test_files_that_are_not_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"which is neither a file nor module:function"):
         load_model(str(tmp_path / "nothing.txt"))
     (tmp_path / "model.h5").write_bytes(b"")

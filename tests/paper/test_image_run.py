@@ -1,4 +1,4 @@
-"""The paper's image experiments, at the smallest scale that has all of their parts."""
+"""Tests of the paper's image experiments, at the smallest scale that has all of their parts."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_every_method_has_areas_with_intervals(found: dict[str, Any]) -> None:
                 assert 0 <= low <= area["auc"] <= high <= 1
 
 
-def test_fastshap_does_not_differ_from_itself(found: dict[str, Any]) -> None:
+def test_the_difference_of_fastshap_to_itself_is_zero(found: dict[str, Any]) -> None:
     own = found["evaluators"]["paper"]["methods"]["FastSHAP"]["exclusion"]["log_odds"]
     assert (own["fastshap_less_this"], own["interval_of_the_difference"]) == (0.0, (0.0, 0.0))
 
 
-def test_both_ways_end_where_all_or_nothing_is_shown(found: dict[str, Any]) -> None:
-    """All players included is none excluded, and the other way round; for every method the same."""
+def test_inclusion_and_exclusion_curves_have_the_same_ends(found: dict[str, Any]) -> None:
+    """Including all players equals excluding none, and the reverse. The ends are the same for all methods."""
     for described in found["evaluators"].values():
         methods = {name: result for name, result in described["methods"].items() if name not in SLOW}
         ends = set()
@@ -85,13 +85,13 @@ def test_both_ways_end_where_all_or_nothing_is_shown(found: dict[str, Any]) -> N
         assert len(ends) == 1
 
 
-def test_the_truth_is_closer_than_few_evaluations(found: dict[str, Any]) -> None:
+def test_the_reference_values_are_more_accurate_than_few_evaluations(found: dict[str, Any]) -> None:
     errors = found["error"]["kernel_shap_s"]
     assert errors[-1] < errors[0]
     assert found["error"]["error_of_the_truth"] < errors[0]
 
 
-def test_times_and_robustness(found: dict[str, Any]) -> None:
+def test_results_have_times_and_robustness(found: dict[str, Any]) -> None:
     assert {"FastSHAP", "GradCAM", "GradCAM, all classes", "KernelSHAP"} <= set(found["seconds_an_image"])
     half, whole = found["robustness"]
     assert (half["share"], whole["share"]) == (0.5, 1.0)
@@ -100,18 +100,18 @@ def test_times_and_robustness(found: dict[str, Any]) -> None:
     assert whole["relative_squared_error"] == pytest.approx(found["error"]["relative_squared_error"])
 
 
-def test_figures_and_page(found: dict[str, Any], folder: Path) -> None:
+def test_figures_and_page_are_written(found: dict[str, Any], folder: Path) -> None:
     names = {path.name for path in (folder / "results").iterdir()}
     for figure in ("curves", "robustness", "errors", "methods", "classes"):
         assert f"images-cifar10-{figure}.png" in names
     text = (folder / "results" / "images.md").read_text()
     assert f"| {found['robustness'][0]['evaluations']:,} |" in text
     assert "| KernelSHAP-S | 2 |" in text
-    assert "0.86" in text  # its printed inclusion
+    assert "0.86" in text  # the inclusion area that the paper prints
     assert "Notes." in image_page.page([found], "Notes.")
 
 
-def test_values_are_of_the_predicted_class(found: dict[str, Any], experiments: ImageExperiments) -> None:
+def test_values_are_those_of_the_predicted_class(found: dict[str, Any], experiments: ImageExperiments) -> None:
     everything, chosen = experiments.all_values(), experiments.values("FastSHAP")
     assert everything.shape == (TINY.test, 4, 10)
     for image, label in enumerate(experiments.labels):
@@ -123,12 +123,12 @@ def test_a_stored_explainer_gives_the_stored_values(found: dict[str, Any], exper
     np.testing.assert_allclose(values.reshape(TINY.test, 4, 10), experiments.all_values(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_second_run_only_reads(found: dict[str, Any], folder: Path) -> None:
+def test_a_second_run_only_reads_the_store(found: dict[str, Any], folder: Path) -> None:
     again = run(folder, ImageExperiments(ReadOnly(folder / "store"), SMALL, TINY))
     assert again["evaluators"] == found["evaluators"]
 
 
-def test_other_settings_are_computed_anew(found: dict[str, Any], folder: Path) -> None:
+def test_other_settings_are_computed_again(found: dict[str, Any], folder: Path) -> None:
     store = Store(folder / "store")
     assert ImageExperiments(store, SMALL, TINY).has(ImagePiece("surrogate"))
     assert not ImageExperiments(store, SMALL, replace(TINY, epochs=2)).has(ImagePiece("surrogate"))

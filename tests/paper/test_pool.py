@@ -37,7 +37,7 @@ def test_a_failed_piece_is_named_and_the_rest_of_its_stage_is_kept(tmp_path: Pat
     with pytest.raises(ValueError, match="2 is broken") as caught:
         compute_all(work, [[1, 2, 3], [4]], "test", 0, progress=False)
     assert caught.value.__notes__ == ["in 2; 1 pieces failed: run the same command again to retry them"]
-    assert work.results() == {1: 1, 3: 9}  # the next stage has not begun
+    assert work.results() == {1: 1, 3: 9}  # the next stage did not start
 
 
 def test_the_progress_bar_counts_all_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Tests that the numbers of the paper cover everything that we compare with."""
+"""Tests that the numbers from the paper cover every result that we compare with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was computed once is kept by its settings."""
+"""Tests of the store that keeps results by their settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {"table": "census", "recipe": {"steps": 10, "rate": 0
 
 
 class Counted:
-    """A computation that counts how often it is made."""
+    """A computation that counts how often it runs."""
 
     def __init__(self, **arrays: Any) -> None:
         self.arrays, self.made = arrays, 0
@@ -26,7 +26,7 @@ class Counted:
         return self.arrays
 
 
-def test_a_second_time_it_is_read(tmp_path: Path) -> None:
+def test_a_stored_result_is_read_and_not_computed_again(tmp_path: Path) -> None:
     compute = Counted(values=np.arange(6.0).reshape(2, 3), seconds=1.5, name="text")
     store = Store(tmp_path)
     assert not store.has("explainers", SETTINGS)
@@ -49,7 +49,7 @@ def test_a_second_time_it_is_read(tmp_path: Path) -> None:
         ("explainers", {**SETTINGS, "seed": 0}),
     ],
 )
-def test_other_settings_are_something_else(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_other_settings_have_another_result(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     store, other = Store(tmp_path), Counted(values=2.0)
     store.remember("explainers", SETTINGS, Counted(values=1.0))
     assert not store.has(kind, settings)
@@ -57,7 +57,7 @@ def test_other_settings_are_something_else(kind: str, settings: dict[str, Any], 
     assert float(store.remember("explainers", SETTINGS, other)["values"]) == 1
 
 
-def test_an_interrupted_computation_finds_its_unfinished_work(tmp_path: Path) -> None:
+def test_an_interrupted_computation_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     store = Store(tmp_path)
 
     def break_off(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
         store.remember("explainers", SETTINGS, Counted())
 
 
-def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+def test_loading_a_file_never_executes_it(tmp_path: Path) -> None:
     """An array of objects is a pickle."""
     store = Store(tmp_path)
     store.remember("explainers", SETTINGS, Counted(values=1.0))

@@ -1,4 +1,4 @@
-"""The paper's tabular experiments, on a few rows of its census."""
+"""Tests of the paper's tabular experiments, on a few rows of the census table."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def same_values(path: Path, values: NDArray[np.float64]) -> bool:
 
 
 @needs_census
-class TestARun:
-    def test_every_experiment_is_there(self, found: dict[str, Any]) -> None:
+class TestRunOnCensus:
+    def test_every_experiment_has_results(self, found: dict[str, Any]) -> None:
         (game,) = found["games"]
         assert (game["table"], game["game"], game["players"], game["rows"]) == ("census", "surrogate", 12, 8)
         assert set(game["explainers"]) == {"paper", "default"}
@@ -73,7 +73,7 @@ class TestARun:
         }
         assert len({(p["recipe"], p["normalize"], p["penalty"]) for p in found["ablation"]["census"]}) == 12
 
-    def test_numbers_are_distances_to_the_truth(self, found: dict[str, Any], folder: Path) -> None:
+    def test_errors_are_mean_distances_to_the_reference_values(self, found: dict[str, Any], folder: Path) -> None:
         (game,) = found["games"]
         experiments = TableExperiments(Store(folder / "store"), TINY)
         truth = experiments.truth(GamePiece("census"))["values"]
@@ -85,17 +85,21 @@ class TestARun:
         )
         assert game["truth_error"] == 0  # exact
 
-    def test_what_two_experiments_share_is_trained_once(self, found: dict[str, Any], folder: Path) -> None:
-        """The explainers of the main figure are in the ablation, too."""
+    def test_explainers_shared_by_two_experiments_are_trained_once(
+        self, found: dict[str, Any], folder: Path
+    ) -> None:
+        """The explainers of the main figure are also part of the ablation."""
         shared = [p for p in found["ablation"]["census"] if (p["normalize"], p["penalty"]) == ("always", 0)]
         (game,) = found["games"]
         assert {p["recipe"]: p["l2"] for p in shared} == {
             arm: game["explainers"][arm]["l2"] for arm in ("paper", "default")
         }
-        assert len(list((folder / "store" / "explainers").glob("*.npz"))) == 8 + 4  # the ablation and the samples
+        assert (
+            len(list((folder / "store" / "explainers").glob("*.npz"))) == 8 + 4
+        )  # the ablation, and the numbers of samples
 
-    def test_normalisation_at_inference_alone_comes_closer(self, found: dict[str, Any]) -> None:
-        """It is a projection on where the truth is; the network is the same."""
+    def test_normalization_at_inference_reduces_the_error(self, found: dict[str, Any]) -> None:
+        """It projects the values of the same network onto a space that contains the reference values."""
         for penalty in (0.0, 0.1):
             l2 = {
                 p["normalize"]: p["l2"]
@@ -104,12 +108,14 @@ class TestARun:
             }
             assert l2["inference"] < l2["never"]
 
-    def test_a_second_run_only_reads(self, found: dict[str, Any], folder: Path) -> None:
+    def test_a_second_run_only_reads_the_store(self, found: dict[str, Any], folder: Path) -> None:
         written = {path.name: path.read_bytes() for path in (folder / "results").iterdir()}
         assert run(folder, TableExperiments(ReadOnly(folder / "store"), TINY)) == found
         assert {path.name: path.read_bytes() for path in (folder / "results").iterdir()} == written
 
-    def test_what_is_lost_is_made_again_and_the_same(self, found: dict[str, Any], folder: Path) -> None:
+    def test_a_deleted_result_is_computed_again_with_the_same_values(
+        self, found: dict[str, Any], folder: Path
+    ) -> None:
         experiments = TableExperiments(Store(folder / "store"), TINY)
         explainer = ExplainerPiece(GamePiece("census"), "paper", samples=4)
         before = experiments.explainer(explainer)
@@ -121,7 +127,7 @@ class TestARun:
         assert set((folder / "store" / "explainers").iterdir()) == files
         np.testing.assert_array_equal(experiments.explainer(explainer)["values"], before["values"])
 
-    def test_files(self, found: dict[str, Any], folder: Path) -> None:
+    def test_results_figures_and_page_are_written(self, found: dict[str, Any], folder: Path) -> None:
         output = folder / "results"
         assert json.loads((output / "tabular.json").read_text()) == json.loads(json.dumps(found))
         for name in ("tabular-evaluations", "tabular-samples"):
@@ -129,13 +135,13 @@ class TestARun:
             assert "<svg" in (output / f"{name}.svg").read_text()
         text = (output / "tabular.md").read_text()
         assert "A quick run" in text
-        assert ".0229 ± .0025" in text  # as printed
+        assert ".0229 ± .0025" in text  # as printed in the paper
         assert page._number(found["games"][0]["explainers"]["default"]["l2"]) in text
 
-    def test_notes_become_part_of_the_page(self, found: dict[str, Any]) -> None:
+    def test_notes_are_added_to_the_page(self, found: dict[str, Any]) -> None:
         assert "Because." in page.page(found, [], "Because.\n")
 
-    def test_another_scale_is_another_key(self, found: dict[str, Any], folder: Path) -> None:
+    def test_another_scale_is_stored_separately(self, found: dict[str, Any], folder: Path) -> None:
         game = GamePiece("census")
         changes: list[dict[str, Any]] = [{"test_rows": 9}, {"train_rows": 301}, {"epochs": 2}]
         for changed in changes:
@@ -149,16 +155,14 @@ class TestARun:
         assert not fewer.has(ExplainerPiece(game, "default"))
         assert not fewer.has(CurvePiece(game, "permutation"))
 
-    def test_other_code_is_another_key(
+    def test_results_of_other_code_are_stored_separately(
         self, found: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(experiments_module, "revision", lambda: "another")
         assert not TableExperiments(Store(folder / "store"), TINY).has(ExplainerPiece(GamePiece("census"), "paper"))
 
-    def test_a_piece_that_fails_is_named_and_the_others_are_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """In processes of their own, where only data can be wrong: a file with nothing in it."""
+    def test_a_failed_piece_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pieces run in other processes, so an empty data file causes the failure."""
         broken = tmp_path / "data" / "census" / "adult.data"
         broken.parent.mkdir(parents=True)
         broken.write_text("")
@@ -168,16 +172,16 @@ class TestARun:
         assert any("GamePiece(table='census'" in note for note in caught.value.__notes__)
 
 
-def test_the_pieces_of_a_full_run() -> None:
+def test_a_full_run_has_all_pieces_once() -> None:
     games, rest = tabular.pieces(list(TABLES), FULL.samples)
     assert len(games) == 6  # four tables; marketing also with the marginal and the baseline game
     explainers = [piece for piece in rest if isinstance(piece, ExplainerPiece)]
     by_samples, ablation, others = 4 * 12, 4 * 8, 2 * 2
-    assert len(explainers) == by_samples + ablation + others - 4  # 32 in pairs are in both
+    assert len(explainers) == by_samples + ablation + others - 4  # explainers with 32 paired samples are in both
     assert len(rest) - len(explainers) == 6 * len(ESTIMATORS)
 
 
-def test_a_table_that_is_none_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_unknown_table_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["paper", "tabular", "--only", "census", "titanic", "--output", str(tmp_path)])
     assert stop.value.code == 2

@@ -1,4 +1,4 @@
-"""The paper's tables: what it prints of them, and models that are as good as its own."""
+"""Tests of the settings of the paper's tables: recipes, data and models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILES = {
 
 
 def split(rows: int = 600, seed: int = 0) -> Split:
-    """Labels that two of four columns decide, with a tenth of noise."""
+    """Return data whose labels depend on two of four columns, with 10 % of the labels flipped."""
     rng = np.random.default_rng(seed)
     X = pd.DataFrame(rng.normal(10, 5, size=(3 * rows, 4)), columns=list("abcd"))
     y = ((X["a"] + X["b"] > 20).to_numpy() ^ (rng.random(3 * rows) < 0.1)).astype(np.int64)
@@ -49,15 +49,15 @@ def probabilities(model: Any, X: pd.DataFrame) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("train", [boosted_trees, deep_trees, neural_network])
-def test_models_give_the_probabilities_of_both_classes(train: Any) -> None:
+def test_models_return_reproducible_probabilities_of_both_classes(train: Any) -> None:
     data = split()
     first, again = (probabilities(train(data), data.X_test) for _ in range(2))
     np.testing.assert_allclose(first.sum(1), 1, atol=1e-6)
-    assert ((first[:, 1] > 0.5) == data.y_test).mean() > 0.8  # .9 at best
+    assert ((first[:, 1] > 0.5) == data.y_test).mean() > 0.8  # 0.9 at best
     assert first.tobytes() == again.tobytes()
 
 
-def test_training_a_network_leaves_global_generators_alone() -> None:
+def test_training_a_network_does_not_change_global_generators() -> None:
     before = torch.get_rng_state()
     model = neural_network(split(100))
     assert torch.equal(before, torch.get_rng_state())
@@ -66,7 +66,7 @@ def test_training_a_network_leaves_global_generators_alone() -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_settings_are_the_papers(name: str) -> None:
+def test_recipes_match_the_paper(name: str) -> None:
     recipe = TABLES[name].recipe
     trees = name in ("census", "bankruptcy")
     assert recipe.surrogate_layers == Layers(2, 128, "elu" if trees else "relu")
@@ -89,7 +89,7 @@ def test_settings_are_the_papers(name: str) -> None:
         ]
     ],
 )
-def test_tables_load(name: str, shape: tuple[int, int], players: int) -> None:
+def test_tables_have_the_shapes_of_the_paper(name: str, shape: tuple[int, int], players: int) -> None:
     data = TABLES[name].load()
     assert data.X_train.shape == shape
     assert len(data.players.bind(list(data.X_train.columns))) == players
@@ -97,7 +97,7 @@ def test_tables_load(name: str, shape: tuple[int, int], players: int) -> None:
 
 
 @needs(FILES["bankruptcy"])
-def test_the_model_of_the_bankruptcies_is_better_than_their_rate() -> None:
+def test_the_bankruptcy_model_is_better_than_the_base_rate() -> None:
     table = TABLES["bankruptcy"]
     data = table.load()
     y = data.y_test

@@ -1,4 +1,4 @@
-"""Unfinished work on disk."""
+"""Tests of checkpoints: saved states, and the run that a folder belongs to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastshapley.training.checkpoint import Checkpoint, fingerprint, stable_text
 from fastshapley.value_functions import Marginal
 
 
-def test_states_come_back(tmp_path: Path) -> None:
+def test_saved_states_are_loaded(tmp_path: Path) -> None:
     store = Checkpoint(tmp_path / "new" / "folder")
     assert store.load("phase") is None
     store.save("phase", {"epoch": 3, "weights": torch.arange(4)})
@@ -26,7 +26,7 @@ def test_states_come_back(tmp_path: Path) -> None:
     assert torch.equal(state["weights"], torch.arange(4))
 
 
-def test_without_a_directory_nothing_is_kept() -> None:
+def test_without_a_directory_nothing_is_saved() -> None:
     store = Checkpoint(None)
     store.save("phase", {"epoch": 3})
     assert store.load("phase") is None
@@ -40,7 +40,7 @@ def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
         Checkpoint(tmp_path).claim("another key", 5)
 
 
-def test_a_damaged_state_says_so(tmp_path: Path) -> None:
+def test_a_damaged_state_is_reported(tmp_path: Path) -> None:
     Checkpoint(tmp_path).save("phase", {"epoch": 3})
     path = tmp_path / "phase.pt"
     path.write_bytes(path.read_bytes()[:100])
@@ -48,7 +48,7 @@ def test_a_damaged_state_says_so(tmp_path: Path) -> None:
         Checkpoint(tmp_path).load("phase")
 
 
-def test_a_damaged_run_file_says_so(tmp_path: Path) -> None:
+def test_a_damaged_run_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(TrainingError, match="cannot be read"):
         Checkpoint(tmp_path).claim("key", 0)
@@ -67,7 +67,7 @@ def test_loading_a_state_never_executes_it(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
-def test_fingerprints_tell_parts_apart() -> None:
+def test_fingerprints_depend_on_the_order_and_division_of_parts() -> None:
     a, b = torch.zeros(2), torch.zeros(3)
     assert fingerprint(a, b, 1) == fingerprint(a.clone(), b.clone(), 1)
     assert (
@@ -76,19 +76,19 @@ def test_fingerprints_tell_parts_apart() -> None:
     )
 
 
-def test_settings_as_text() -> None:
+def test_stable_text_depends_on_values_and_not_on_addresses() -> None:
     frame = pd.DataFrame({"a": range(100)})
     other = frame.copy()
-    other.loc[50, "a"] = -1  # where a table's text is cut short
+    other.loc[50, "a"] = -1  # repr leaves out this row
     assert stable_text(Marginal(frame)) == stable_text(Marginal(frame.copy())) != stable_text(Marginal(other))
     torch.manual_seed(0)
     network = nn.Linear(2, 2)
     assert stable_text(network) == stable_text(copy.deepcopy(network)) != stable_text(nn.Linear(2, 2))
     assert stable_text(np.zeros(3)) != stable_text(np.ones(3))
-    assert stable_text(object()) == "object"  # not its address
+    assert stable_text(object()) == "object"  # without its address
 
 
-def test_a_directory_is_tied_to_a_model_up_to_rounding(tmp_path: Path) -> None:
+def test_a_directory_belongs_to_one_model_up_to_rounding(tmp_path: Path) -> None:
     outputs = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     Checkpoint(tmp_path).claim_outputs(outputs)
     Checkpoint(tmp_path).claim_outputs(outputs * (1 + 1e-6))

@@ -1,4 +1,4 @@
-"""The training loop: options, early stopping, best weights, resumption, seeds."""
+"""Tests of the training loop: options, early stopping, best weights, resuming, seeds and time limits."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def same_weights(a: nn.Module, b: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("schedule", ["plateau", "cosine"])
-def test_learns_and_keeps_the_best_epoch(schedule: Any) -> None:
+def test_training_lowers_the_validation_loss(schedule: Any) -> None:
     network, history = regression(Training(epochs=40, batch_size=32, learning_rate=1e-2, schedule=schedule), Run(0))
     assert len(history) == 41
     assert min(history) < 0.05 * history[0]
     assert not network.training
 
 
-def test_best_weights_come_back_with_their_buffers() -> None:
+def test_best_weights_are_restored_with_their_buffers() -> None:
     network = nn.BatchNorm1d(1)
     x = torch.randn(64, 1, generator=torch.Generator().manual_seed(0)) + 5
     losses = iter([3.0, 1.0, 2.0, 4.0])
@@ -71,7 +71,7 @@ def test_best_weights_come_back_with_their_buffers() -> None:
     assert not torch.equal(means[1], means[2])
 
 
-def test_stops_after_patience_epochs_without_improvement() -> None:
+def test_training_stops_after_patience_epochs_without_improvement() -> None:
     values = iter([1.0, 0.5, *[0.6] * 100])
     network = nn.Linear(1, 1)
     history = train(
@@ -84,7 +84,7 @@ def test_stops_after_patience_epochs_without_improvement() -> None:
 
 @contextmanager
 def watched_rates() -> Iterator[list[float]]:
-    """The learning rate of each step that any optimizer takes."""
+    """Record the learning rate of each optimizer step."""
     rates: list[float] = []
 
     def watch(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -97,7 +97,7 @@ def watched_rates() -> Iterator[list[float]]:
         hook.remove()
 
 
-def test_plateau_lowers_the_rate_to_its_floor() -> None:
+def test_plateau_lowers_the_learning_rate_to_its_floor() -> None:
     network = nn.Linear(1, 1)
     with watched_rates() as rates:
         options = Training(epochs=12, learning_rate=1e-3, factor=0.1, plateau=1, floor=1e-5)
@@ -108,7 +108,7 @@ def test_plateau_lowers_the_rate_to_its_floor() -> None:
     assert rates[-1] == pytest.approx(1e-5)
 
 
-def test_same_seed_same_bytes_and_global_generators_untouched() -> None:
+def test_a_seed_fixes_the_weights_and_global_generators_are_untouched() -> None:
     options = Training(epochs=3, batch_size=50)
     before = torch.get_rng_state()
     first, _ = regression(options, Run(1))
@@ -121,7 +121,7 @@ def test_same_seed_same_bytes_and_global_generators_untouched() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["plateau", "cosine"])
-def test_interrupted_run_ends_with_the_same_bytes(tmp_path: Path, schedule: Any) -> None:
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path: Path, schedule: Any) -> None:
     options = Training(epochs=6, batch_size=64, learning_rate=1e-2, schedule=schedule)
     whole, history = regression(options, Run(3))
 
@@ -141,7 +141,7 @@ def test_interrupted_run_ends_with_the_same_bytes(tmp_path: Path, schedule: Any)
     assert same_weights(whole, resumed)
 
 
-def test_loss_that_is_not_finite_is_reported() -> None:
+def test_a_loss_that_is_not_finite_is_reported() -> None:
     network = nn.Linear(1, 1)
     with pytest.raises(TrainingError, match=r"fit: the loss is nan after epoch 1\. Lower the learning rate"):
         train(
@@ -172,13 +172,13 @@ def test_loss_that_is_not_finite_is_reported() -> None:
         ({"epochs": 1, "clip": -1.0}, "clip is -1"),
     ],
 )
-def test_bad_options(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Training(**options)
 
 
-def test_steps_and_epochs() -> None:
-    for rows in (5, 100, 10**6):  # an epoch is a twentieth of the steps, however many rows there are
+def test_steps_are_divided_into_epochs() -> None:
+    for rows in (5, 100, 10**6):  # an epoch is a twentieth of the steps for any number of rows
         assert Training(steps=400, batch_size=32).plan(rows) == (20, 20)
     assert Training(steps=7, batch_size=32).plan(100) == (7, 1)
     assert Training(epochs=7, batch_size=32).plan(100) == (7, 4)
@@ -189,12 +189,12 @@ def test_steps_and_epochs() -> None:
     ("rows", "options", "sizes"),
     [
         (10, Training(epochs=2, batch_size=4), [4, 4, 2] * 2),
-        (10, Training(steps=40, batch_size=4), [4] * 40),  # 20 epochs of two steps: parts of the rows
+        (10, Training(steps=40, batch_size=4), [4] * 40),  # 20 epochs of two steps, each over some of the rows
         (3, Training(steps=40, batch_size=4), [3] * 40),
-        (10, Training(steps=100, batch_size=4), [4] * 100),  # of five steps: several passes
+        (10, Training(steps=100, batch_size=4), [4] * 100),  # 20 epochs of five steps, each over all rows twice
     ],
 )
-def test_batches_are_passes_over_the_rows_in_random_order(rows: int, options: Training, sizes: list[int]) -> None:
+def test_batches_pass_over_the_rows_in_random_order(rows: int, options: Training, sizes: list[int]) -> None:
     network = nn.Linear(1, 1)
     seen: list[list[int]] = []
 
@@ -209,7 +209,7 @@ def test_batches_are_passes_over_the_rows_in_random_order(rows: int, options: Tr
         drawn = [row for batch in seen[epoch * batches : (epoch + 1) * batches] for row in batch]
         for start in range(0, len(drawn), rows):
             part = drawn[start : start + rows]
-            assert len(set(part)) == len(part)  # no row twice before all have come
+            assert len(set(part)) == len(part)  # no row comes twice in one pass
             assert set(part) <= set(range(rows))
     assert seen[0] != sorted(seen[0]) or seen[1] != sorted(seen[1])
 
@@ -225,11 +225,11 @@ def test_one_thread_restores_the_number_of_threads() -> None:
         torch.set_num_threads(before)
 
 
-# -- time
+# Time limits
 
 
 class Wound:
-    """A clock that a test winds by hand."""
+    """A clock that a test advances itself."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -241,7 +241,7 @@ class Wound:
         return Clock(seconds, lambda: self.now)
 
 
-def test_a_clock_goes_from_its_seconds_to_none() -> None:
+def test_a_clock_counts_down_to_zero() -> None:
     wound = Wound()
     clock = wound.clock(8.0)
     assert (clock.left(), clock.used()) == (8.0, 0.0)
@@ -252,7 +252,7 @@ def test_a_clock_goes_from_its_seconds_to_none() -> None:
     assert (Clock().left(), Clock().used()) == (float("inf"), 0.0)
 
 
-def test_a_share_of_a_run_is_a_share_of_what_is_left() -> None:
+def test_a_share_of_a_run_is_a_share_of_the_remaining_time() -> None:
     wound = Wound()
     run = Run(3, clock=wound.clock(8.0))
     wound.now += 4
@@ -269,7 +269,7 @@ def _over() -> Clock:
     return clock
 
 
-def test_when_time_is_over_nothing_is_trained() -> None:
+def test_nothing_is_trained_when_no_time_remains() -> None:
     run = Run(0, clock=_over())
     for over in (run, run.within(0.5), Run(0, clock=Clock(0.0))):
         untrained, _ = regression(Training(epochs=0), Run(0))
@@ -280,7 +280,7 @@ def test_when_time_is_over_nothing_is_trained() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["plateau", "cosine"])
-def test_time_enough_changes_nothing(schedule: Any) -> None:
+def test_a_generous_time_limit_changes_nothing(schedule: Any) -> None:
     options = Training(epochs=5, batch_size=32, learning_rate=1e-2, schedule=schedule, clip=1.0)
     unlimited, history = regression(options, Run(0))
     generous, same_history = regression(options, Run(0, clock=Clock(1e9)))
@@ -289,8 +289,8 @@ def test_time_enough_changes_nothing(schedule: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [10.0, 50.0, 1000.0])
-def test_a_cosine_is_annealed_in_the_time_that_there_is(seconds: float) -> None:
-    """At a step a second, 200 of them: the rate is down when the time, or the work, is over."""
+def test_the_cosine_schedule_ends_with_the_time_limit(seconds: float) -> None:
+    """At one step per second and 200 steps, the rate is near zero when the time or the steps end."""
     wound = Wound()
     network = nn.Linear(1, 1)
 
@@ -303,14 +303,14 @@ def test_a_cosine_is_annealed_in_the_time_that_there_is(seconds: float) -> None:
         train(Task("fit", network, 10, loss, lambda: 1.0), options, Run(0, clock=wound.clock(seconds)))
     steps = int(min(seconds, 200))
     assert len(rates) == steps
-    # of the cosine, a ninth of it is warmed up, the last step is as far from the end as one step is long
+    # A tenth of the steps is warm-up. The last step is one step length before the end of the cosine.
     assert rates[-1] == pytest.approx(1e-3 * np.sin(np.pi / 2 / (0.9 * steps)) ** 2, rel=0.02)
     assert max(rates) == pytest.approx(1e-3, rel=0.05)
     assert max(np.diff(rates[steps // 5 :])) <= 0
 
 
-def test_what_its_time_has_ended_does_not_go_on(tmp_path: Path) -> None:
-    """A run that is resumed finds the network that its other phases were computed with."""
+def test_a_phase_that_ran_out_of_time_is_not_resumed(tmp_path: Path) -> None:
+    """A resumed run needs the same network that its other phases used."""
     wound = Wound()
     options = Training(epochs=40, batch_size=32, learning_rate=1e-2)
 
@@ -321,7 +321,7 @@ def test_what_its_time_has_ended_does_not_go_on(tmp_path: Path) -> None:
     assert same_weights(first, fit(1e9))
 
 
-def test_time_that_ends_within_an_epoch_keeps_what_was_learnt() -> None:
+def test_steps_of_an_epoch_cut_off_by_the_time_limit_are_kept() -> None:
     wound = Wound()
     network = nn.Linear(1, 1)
     steps = 0
@@ -347,11 +347,11 @@ def test_time_that_ends_within_an_epoch_keeps_what_was_learnt() -> None:
     assert float(network(torch.ones(1, 1)).detach().square().sum()) == pytest.approx(history[1])
 
 
-# -- clipping
+# Clipping
 
 
 def test_clipping_bounds_the_gradient() -> None:
-    """Adam remembers a huge gradient, and divides the next ones by it: the steps after it are next to nothing."""
+    """Without clipping, one huge gradient makes the following steps of Adam very small."""
     moves = {}
     for clip in (None, 1.0):
         network = nn.Linear(3, 1, bias=False)
@@ -379,5 +379,5 @@ def test_clipping_bounds_the_gradient() -> None:
             assert max(norms) > 1e6
         else:
             assert max(norms) <= clip * (1 + 1e-5)
-            assert norms[0] == pytest.approx(0.1 * 3**0.5)  # a small gradient stays as it is
+            assert norms[0] == pytest.approx(0.1 * 3**0.5)  # a small gradient is not changed
     assert moves[1.0] > 2 * moves[None]

@@ -1,4 +1,4 @@
-"""Processes that train together: they agree, and what they learn is of the rows of all of them."""
+"""Tests of processes that train together: they agree, and they learn from the rows of all processes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ AGREEMENT = """
 """
 ALL_ROWS = """
     X, y = people(800)
-    order = X["job"].isna().to_numpy() | (X["job"] == "nurse").to_numpy()  # in the first one's rows alone
+    order = X["job"].isna().to_numpy() | (X["job"] == "nurse").to_numpy()  # only in the first process
     share = X[order] if processes.rank == 0 else X[~order].assign(age=lambda f: f["age"].astype(float))
     fitted = explainer(people_model(X, y)).fit(share, scaling="torchrun")
     assert fitted.schema_.columns[2].categories == ("chef", "clerk", "nurse")
@@ -112,7 +112,7 @@ OTHER_WORK = """
         share = X[(processes.rank + first) % 2 :: 2]
         return explainer(model).fit(share, scaling="torchrun", checkpoint=folder / "one")
     fit(model, X)
-    fit(model, X, first=1)  # the same rows, dealt out otherwise
+    fit(model, X, first=1)  # the same rows, divided differently
     refused = []
     for others in ((people_model(X, y[::-1]), X), (model, X.assign(age=X["age"] + 20))):
         try:
@@ -125,23 +125,23 @@ OTHER_WORK = """
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run the programs above one after the other in the same two processes; the files that they wrote are here."""
+    """Run the programs above in the same two processes and return the folder that they write to."""
     folder = tmp_path_factory.mktemp("together")
     program = "".join(map(textwrap.dedent, (AGREEMENT, ALL_ROWS, BACKGROUND, OTHER_WORK)))
     assert_well(together(folder, program))
     return folder
 
 
-def test_what_they_agree_on(ran: Path) -> None:
+def test_processes_agree_on_totals_means_and_scales(ran: Path) -> None:
     assert (ran / "0").exists()
     assert (ran / "1").exists()
 
 
-def test_they_end_in_peace(tmp_path: Path) -> None:
-    """A thread of torch's that still waits for its turn when the interpreter ends would abort the process."""
+def test_processes_exit_without_an_abort(tmp_path: Path) -> None:
+    """A torch thread that still waits when the interpreter exits would abort the process."""
     program = """
         processes.parallel(torch.nn.Linear(2, 1), torch.sum)
-        sys.setswitchinterval(1000)  # no other thread has its turn unless this one waits
+        sys.setswitchinterval(1000)  # other threads run only while this one waits
         processes.everyone(processes.rank)
         processes.rest()
     """
@@ -149,7 +149,7 @@ def test_they_end_in_peace(tmp_path: Path) -> None:
     assert_well(done)
 
 
-def test_all_learn_the_same_from_the_rows_of_all(ran: Path) -> None:
+def test_all_processes_learn_the_same_from_all_rows(ran: Path) -> None:
     first, second = (np.load(ran / f"learnt {rank}.npy") for rank in (0, 1))
     np.testing.assert_array_equal(first, second)
     fitted = FastSHAP.load(ran / "1.fastshap")
@@ -157,18 +157,18 @@ def test_all_learn_the_same_from_the_rows_of_all(ran: Path) -> None:
     assert fitted.report_.relative_squared_error < 0.3
 
 
-def test_a_game_of_the_model_has_one_background(ran: Path) -> None:
+def test_all_processes_have_the_same_background_rows(ran: Path) -> None:
     for what in ("rows", "values"):
         first, second = (np.load(ran / f"{what} {rank}.npy") for rank in (0, 1))
         np.testing.assert_array_equal(first, second)
 
 
-def test_a_killed_fit_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+def test_a_killed_fit_resumes_and_gives_the_same_values(tmp_path: Path) -> None:
     fit = """
         X, y = people(400)
         model = people_model(X, y)
         recipe = replace(QUICK, explainer=replace(QUICK.explainer, steps=400))
-        class Layer(torch.nn.Linear):  # one dies in the middle of the explainer's training
+        class Layer(torch.nn.Linear):  # one process dies while the explainer is trained
             calls = 0
             def forward(self, inputs):
                 Layer.calls += self.training
@@ -203,12 +203,12 @@ def test_a_killed_fit_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     np.testing.assert_array_equal(one, two)
 
 
-def test_unfinished_work_of_another_model_or_of_other_rows_is_refused(ran: Path) -> None:
+def test_a_checkpoint_of_another_model_or_of_other_rows_is_refused(ran: Path) -> None:
     for rank in (0, 1):
         assert np.load(ran / f"refused {rank}.npy").tolist() == [True, True]
 
 
-def test_rows_that_are_held_out_are_the_same_however_they_are_dealt_out() -> None:
+def test_held_out_rows_do_not_depend_on_how_rows_are_divided() -> None:
     rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     processes: Any = SimpleNamespace(size=2, rank=0)
 
@@ -226,7 +226,7 @@ from dataclasses import replace
 from fastshapley.training import recipes
 from problems import QUICK
 
-def quick(rows, players, *, noisy=False):  # the default recipe takes longer
+def quick(rows, players, *, noisy=False):  # faster than the default recipe
     steps = 600
     return replace(
         QUICK,
@@ -241,7 +241,7 @@ def model(rows):
 """
 
 
-def test_the_command_under_torchrun(tmp_path: Path) -> None:
+def test_the_fit_command_runs_under_torchrun(tmp_path: Path) -> None:
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 3)), columns=list("abc"))
     frame.assign(label=1).to_parquet(tmp_path / "rows.parquet")
     (tmp_path / "mine.py").write_text(OWN)
@@ -257,12 +257,12 @@ def test_the_command_under_torchrun(tmp_path: Path) -> None:
     np.testing.assert_allclose(fitted.shap_values(frame[:50])[:, 1], 2 * frame["b"][:50], atol=0.7)
 
 
-def test_a_team_needs_a_process_group() -> None:
+def test_torchrun_scaling_needs_a_process_group() -> None:
     with pytest.raises(InputError, match=r"scaling is 'torchrun', but there is no process group"):
         ProcessGroup(together=True)
 
 
-def test_one_process_agrees_with_itself() -> None:
+def test_a_group_of_one_process_returns_its_own_values() -> None:
     processes, rows = ProcessGroup(), torch.arange(6.0).reshape(3, 2)
     assert (processes.rank, processes.size, processes.total(5), processes.average(0.5)) == (0, 1, 5, 0.5)
     assert processes.gather(rows, 1) is rows
@@ -279,7 +279,7 @@ def test_one_process_agrees_with_itself() -> None:
         (([True, False], [True, None]), Column("c", "object", (False, True), gap="none")),
     ],
 )
-def test_columns_of_shares_are_merged(parts: tuple[list[Any], list[Any]], expected: Any) -> None:
+def test_columns_of_several_processes_are_merged(parts: tuple[list[Any], list[Any]], expected: Any) -> None:
     found = Column.merged([Column.of("c", pd.Series(part)) for part in parts])
     if isinstance(expected, Column):
         assert found == expected
@@ -293,7 +293,7 @@ def test_numbers_and_text_cannot_be_merged() -> None:
         Column.merged(parts)
 
 
-def test_categories_of_a_categorical_keep_their_order() -> None:
+def test_merged_categories_keep_their_order() -> None:
     parts = [Column.of("c", pd.Series(pd.Categorical(["x"], categories=k))) for k in (["x", "b"], ["x", "b", "a"])]
     assert Column.merged(parts).categories == ("x", "b", "a")
     schema = TableSchema.of(pd.DataFrame({"c": [1]}))

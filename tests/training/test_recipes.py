@@ -1,4 +1,4 @@
-"""Recipes: names, sizes, and shares of them."""
+"""Tests of recipes: their names, their sizes, and how they are divided."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_name_is_a_recipe(name: str, images: bool) -> None:
     assert found.trains_explainer == (name != "sampling")
 
 
-def test_a_recipe_is_taken_as_it_is() -> None:
+def test_a_recipe_is_returned_unchanged() -> None:
     own = recipes.paper()
     assert recipes.resolve(own, rows=5, players=5) is own
 
@@ -28,13 +28,13 @@ def test_an_unknown_name_is_refused() -> None:
         recipes.resolve("quick", rows=5, players=5)
 
 
-def test_more_rows_are_worth_more_work_up_to_a_limit() -> None:
+def test_steps_grow_with_the_rows_up_to_a_limit() -> None:
     steps = [recipes.default(rows, 10).explainer.steps or 0 for rows in (5000, 20_000, 100_000, 10**7)]
     assert steps == sorted(steps)
     assert steps[0] < steps[-1] == steps[-2]
 
 
-def test_an_update_takes_half_the_work_at_half_the_rate() -> None:
+def test_an_update_has_half_the_steps_and_half_the_learning_rate() -> None:
     whole = recipes.default(10_000, 10)
     half = recipes.continued(whole)
     assert whole.explainer.steps is not None
@@ -45,7 +45,7 @@ def test_an_update_takes_half_the_work_at_half_the_rate() -> None:
     assert half.targets.evaluations == -(-whole.targets.evaluations // 2)
 
 
-def test_processes_share_the_evaluations_and_not_the_steps() -> None:
+def test_processes_divide_the_evaluations_but_not_the_steps() -> None:
     whole = recipes.default(10_000, 10)
     assert recipes.shared(whole, 1) is whole
     third = recipes.shared(whole, 3)
@@ -68,6 +68,6 @@ def test_processes_share_the_evaluations_and_not_the_steps() -> None:
         (lambda: Recipe((), Training(steps=1), tails=0.0), r"tails is 0.0; it must be positive"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
+def test_invalid_settings_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

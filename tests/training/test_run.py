@@ -1,4 +1,4 @@
-"""A run: generators by phase, seeds, and what phases are recorded to have taken."""
+"""Tests of a run: generators per phase, seeds, and recorded times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from fastshapley.training.run import Clock, Run, seed_of
 
 
-def test_each_phase_has_a_generator_of_its_own_that_starts_the_same_each_time() -> None:
+def test_each_phase_has_its_own_reproducible_generator() -> None:
     run = Run(3)
     first, again = (torch.rand(5, generator=run.generator("a")) for _ in range(2))
     assert torch.equal(first, again)
@@ -26,7 +26,7 @@ def test_global_generators_are_seeded_inside_and_untouched_outside() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_seeds() -> None:
+def test_seeds_come_from_integers_and_generators() -> None:
     assert seed_of(7) == 7
     assert seed_of(np.random.RandomState(0)) == seed_of(np.random.RandomState(0))
     assert seed_of(np.random.default_rng(0)) == seed_of(np.random.default_rng(0))
@@ -35,7 +35,7 @@ def test_seeds() -> None:
         seed_of("x")
 
 
-def test_a_timed_phase_records_what_it_took_and_was_given() -> None:
+def test_a_timed_phase_records_its_time_and_its_limit() -> None:
     now = [0.0]
     run = Run(0, clock=Clock(10.0, lambda: now[0]))
     now[0] = 2.0
@@ -45,7 +45,7 @@ def test_a_timed_phase_records_what_it_took_and_was_given() -> None:
     assert (timing.seconds, timing.allotted, timing.units) == (3.0, 8.0, 0)
 
 
-def test_a_part_of_a_clock_has_no_more_than_is_left() -> None:
+def test_a_part_of_a_clock_has_at_most_the_remaining_time() -> None:
     now = [0.0]
     clock = Clock(10.0, lambda: now[0])
     now[0] = 4.0
