@@ -1,4 +1,4 @@
-"""A server of files on this machine."""
+"""A local HTTP server for tests of downloads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fastshapley.datasets.download import cache
 
 
 class Server:
-    """A real server on this machine: what it sends by path, and how often it was asked."""
+    """A local HTTP server that sends ``files`` by path and counts requests in ``asked``."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.cut = 0  # bytes that are announced, but not sent
+        self.cut = 0  # The number of announced bytes that are not sent.
         self.asked = 0
         outer = self
 

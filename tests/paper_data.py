@@ -1,4 +1,4 @@
-"""Where the paper's data is, and which tests need it."""
+"""The folder of the paper's data, and a mark that skips tests without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other explanations of images: closed forms, and captum called by hand."""
+"""Tests of the baselines for images, against closed forms and against direct calls of captum."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def seeded(make: Callable[[], Network], seed: int = 0) -> Network:
 
 
 def linear(outputs: int = 2) -> nn.Sequential:
-    """A model that is linear in the pixels, without a constant."""
+    """Return a model that is linear in the pixels and has no bias."""
     return seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, outputs, bias=False)))
 
 
 def deep(activation: Callable[[], nn.Module] = nn.ReLU, pool: nn.Module | None = None) -> nn.Sequential:
-    """A small convolutional classifier of three classes; every activation is a module of its own."""
+    """Return a small convolutional classifier with three classes. Each activation is a separate module."""
     return seeded(
         lambda: nn.Sequential(
             nn.Conv2d(3, 6, 3, padding=1),
@@ -73,7 +73,7 @@ def deep(activation: Callable[[], nn.Module] = nn.ReLU, pool: nn.Module | None =
 
 
 def summed(pixels: Tensor, players: Superpixels) -> Array:
-    """Pixels' values (n, channels, height, width) summed within players, where they lie, one player at a time."""
+    """Return the sums of pixel values (n, channels, height, width) over each player, one player at a time."""
     partition = players.bind_image((3, 8, 8))
     flat = pixels.detach().double().sum(1).flatten(1).numpy()
     owner = np.array(partition.owner)
@@ -82,21 +82,21 @@ def summed(pixels: Tensor, players: Superpixels) -> Array:
 
 
 def weights(network: nn.Sequential) -> Tensor:
-    """Of a linear model, (outputs, channels, height, width)."""
+    """Return the weights of a linear model, (outputs, channels, height, width)."""
     layer = network[1]
     assert isinstance(layer, nn.Linear)
     return layer.weight.detach().unflatten(1, (3, 8, 8))
 
 
 def additive(network: nn.Sequential, x: Tensor, players: Superpixels) -> Array:
-    """What each player adds to a linear model: (n, rows, columns, outputs) or (n, players, outputs)."""
+    """Return what each player adds to a linear model: (n, rows, columns, outputs) or (n, players, outputs)."""
     return np.stack([summed(weight * x, players) for weight in weights(network)], axis=-1)
 
 
 @pytest.mark.parametrize("players", PLAYERS.values(), ids=PLAYERS)
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_values_of_a_linear_model(players: Superpixels, outputs: int) -> None:
-    """Integrated gradients, DeepSHAP and KernelSHAP are all what a player's pixels add."""
+def test_values_of_a_linear_model_are_exact(players: Superpixels, outputs: int) -> None:
+    """Integrated gradients, DeepSHAP and KernelSHAP all return the sum that a player's pixels add."""
     network, x = linear(outputs), some_images()
     truth = additive(network, x, players)
     np.testing.assert_allclose(integrated_gradients(network, x, players, steps=5), truth, rtol=1e-4, atol=1e-5)
@@ -104,7 +104,7 @@ def test_values_of_a_linear_model(players: Superpixels, outputs: int) -> None:
         np.testing.assert_allclose(deep_shap(network, x, players, background), truth, rtol=1e-4, atol=1e-5)
     values = kernel_shap(network, x, players, budget=200, logits=False, link="identity")
     np.testing.assert_allclose(values, truth, rtol=1e-4, atol=1e-5)
-    # a filled pixel is where the path starts, and the background what is subtracted
+    # The path starts at the filled image, and the mean of the background is subtracted.
     shifted = Superpixels(players.grid, players.segmentation, fill=[0.5, -1.0, 2.0])
     fill = torch.tensor([0.5, -1.0, 2.0]).reshape(1, 3, 1, 1)
     truth = additive(network, x - fill, shifted)
@@ -134,7 +134,7 @@ def test_smooth_gradients_of_a_linear_model_are_its_weights(players: Superpixels
 
 
 class Mapped(nn.Module):
-    """Convolution, global mean, linear: its class activation maps are known."""
+    """A convolution, a global mean and a linear layer, so that the class activation maps are known."""
 
     def __init__(self, stride: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Mapped(nn.Module):
         return result
 
     def activation_maps(self, x: Tensor) -> Tensor:
-        """(n, classes, h, w): the channels by the weights that the class gives to their means, above zero."""
+        """Return the positive part of the channels weighted by the linear layer, (n, classes, h, w)."""
         made = self.relu(self.conv(x))
         area = made.shape[2] * made.shape[3]
         return torch.einsum("kc,nchw->nkhw", self.head.weight, made).relu().detach() / area
@@ -166,7 +166,7 @@ def test_grad_cam_is_the_class_activation_map() -> None:
     flat = cam.flatten(2).numpy()
     means = np.stack([flat[..., owner == player].mean(-1) for player in range(owner.max() + 1)], axis=1)
     np.testing.assert_allclose(grad_cam(network, x, SEGMENTS), means, rtol=1e-4, atol=1e-7)
-    # maps that are coarser than the players are interpolated
+    # Maps that are coarser than the players are interpolated.
     network = seeded(lambda: Mapped(stride=2))
     fine = functional.interpolate(network.activation_maps(x), (8, 8), mode="bilinear", align_corners=False)
     np.testing.assert_allclose(
@@ -174,7 +174,7 @@ def test_grad_cam_is_the_class_activation_map() -> None:
     )
 
 
-def test_grad_cam_of_another_layer() -> None:
+def test_grad_cam_uses_the_given_layer() -> None:
     network, x = deep(), some_images()
     coarse = captum.LayerGradCam(network, network[0]).attribute(x, target=2, relu_attributions=True)
     expected = functional.avg_pool2d(coarse, (4, 2))[:, 0].detach().numpy()
@@ -186,21 +186,21 @@ def test_grad_cam_of_another_layer() -> None:
         grad_cam(linear(), x, GRID)
 
 
-def test_the_same_as_captum_called_by_hand() -> None:
+def test_values_equal_those_of_direct_calls_of_captum() -> None:
     network, x, target = deep(), some_images(4), torch.tensor([0, 2, 1, 2])
     classes = target.numpy()
     pixels = captum.IntegratedGradients(network).attribute(x, 0 * x, target=target, n_steps=20)
     values = integrated_gradients(network, x, GRID, steps=20, classes=classes, batch_size=3)
     np.testing.assert_allclose(values, summed(pixels, GRID), rtol=1e-4, atol=1e-6)
     others = some_images(5, seed=1)
-    for pool in (nn.AvgPool2d(2), nn.Sequential(nn.Conv2d(6, 6, 1), nn.MaxPool2d(2))):  # where captum is right
+    for pool in (nn.AvgPool2d(2), nn.Sequential(nn.Conv2d(6, 6, 1), nn.MaxPool2d(2))):  # Correct in captum.
         pooled = deep(pool=pool)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pixels = captum.DeepLiftShap(pooled).attribute(x, others, target=target)
         values = deep_shap(pooled, x, SEGMENTS, others, classes=classes, batch_size=10)
         np.testing.assert_allclose(values, summed(pixels, SEGMENTS), rtol=1e-4, atol=1e-6)
-    # captum has one deviation of the noise for all images
+    # Captum uses one standard deviation of the noise for all images.
     image, width = x[:1], float(x[0].max() - x[0].min())
     with Run(3).isolated("smooth grad"):
         method = captum.NoiseTunnel(captum.Saliency(network))
@@ -211,8 +211,8 @@ def test_the_same_as_captum_called_by_hand() -> None:
     np.testing.assert_allclose(values, summed(pixels.abs(), GRID), rtol=1e-3, atol=1e-5)
 
 
-def test_noise_follows_the_range_of_each_image() -> None:
-    """An image's values do not change with a neighbour that has other colours."""
+def test_noise_is_scaled_by_the_range_of_each_image() -> None:
+    """The values of an image do not depend on the range of the other images."""
     network = deep()
     dark, bright = some_images(1), 20 * some_images(1, seed=1)
     alone = smooth_grad(network, dark, GRID, samples=200, noise=0.1)
@@ -221,7 +221,7 @@ def test_noise_follows_the_range_of_each_image() -> None:
 
 
 class Hidden(nn.Module):
-    """An activation that is not seen from outside."""
+    """A module that calls an activation function, which hooks cannot find."""
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.silu(4 * x)
@@ -238,7 +238,7 @@ POOLS = {"tiles": nn.MaxPool2d(2), "overlapping": nn.MaxPool2d(3, stride=2, padd
 
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS)
 @pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
-def test_sums_are_complete(
+def test_values_sum_to_the_output_minus_that_of_the_baseline(
     activation: Callable[[], nn.Module], pool: nn.Module, caplog: pytest.LogCaptureFixture
 ) -> None:
     network, x, others = deep(activation, pool), 3 * some_images(), some_images(4, seed=1)
@@ -252,7 +252,7 @@ def test_sums_are_complete(
     np.testing.assert_allclose(values.sum(1), full - filled, atol=2e-2 * float(np.abs(full - filled).max()))
 
 
-def test_an_activation_that_is_not_known_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_activation_that_is_not_a_module_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         deep_shap(deep(Hidden), some_images(), GRID, some_images(4, seed=1))
     assert "an activation that is not a module" in caplog.text
@@ -272,8 +272,8 @@ SEEDED = ("smooth_grad", "kernel_shap", "random_ranking")
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_shapes_and_inputs(name: str) -> None:
-    """One class or all, on a grid or segments, from tensors and arrays, whichever way players are given."""
+def test_methods_accept_all_inputs_and_return_documented_shapes(name: str) -> None:
+    """The cases are one class or all, a grid or segments, tensors or arrays, and bound or unbound players."""
     method, network, x = METHODS[name], deep(), some_images()
     before = torch.get_rng_state()
     values = method(network, x, GRID)
@@ -284,19 +284,19 @@ def test_shapes_and_inputs(name: str) -> None:
     classes = np.array([2, 0, 1])
     chosen = method(network, x, GRID, classes=classes)
     assert chosen.shape == (3, 2, 4)
-    if name != "smooth_grad":  # whose noise is drawn anew for each class
+    if name != "smooth_grad":  # Its noise differs between classes.
         np.testing.assert_allclose(chosen, values[np.arange(3), ..., classes], rtol=1e-5, atol=1e-8)
     assert method(network, x, SEGMENTS).shape == (3, 5, 3)
     assert method(network, x, SEGMENTS, classes=torch.tensor(classes)).shape == (3, 5)
     if name in SEEDED:
         assert (values != method(network, x, GRID, random_state=1)).any()
-    # and the curves take them as they are
+    # The curves accept the values without conversion.
     curves = removal_curves(lambda images: network(images).softmax(1), x, chosen, GRID, classes)
     assert curves.inclusion.agreement.auc.shape == (3,)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "random_ranking"])
-def test_the_network_is_left_as_it_was(name: str) -> None:
+def test_the_network_is_not_changed(name: str) -> None:
     network = deep(lambda: nn.ReLU(inplace=True))
     network.insert(1, nn.BatchNorm2d(6))
     network.train()
@@ -315,7 +315,7 @@ def test_the_network_is_left_as_it_was(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_bad_input(name: str) -> None:
+def test_bad_input_raises(name: str) -> None:
     method, network, x = METHODS[name], deep(), some_images()
     for X, players, classes, message in [
         (x[0], GRID, None, "X has shape"),
@@ -335,7 +335,7 @@ def test_bad_input(name: str) -> None:
         method(nn.Identity(), x, GRID)
 
 
-def test_an_output_without_an_axis() -> None:
+def test_a_network_may_return_one_number_per_image() -> None:
     network = linear(1)
     x = some_images()
     flat = nn.Sequential(network, nn.Flatten(0))
@@ -369,9 +369,9 @@ def test_kernel_shap_estimates_the_baseline_game() -> None:
     truth = exact(Game(), x).values.reshape(3, 2, 2, 3)
     scale = float(np.abs(truth).max())
     np.testing.assert_allclose(values.sum((1, 2)), truth.sum((1, 2)), atol=1e-4 * scale)
-    # 1028 pairs: errors of about 1 / sqrt(1028) of what is not additive
+    # With 1028 pairs, errors are about 1 / sqrt(1028) of the part that is not additive.
     np.testing.assert_allclose(values, truth, atol=0.05 * scale)
-    assert sum(seen) < 3 * 16 + 16  # a coalition that comes again is not evaluated again
+    assert sum(seen) < 3 * 16 + 16  # A repeated coalition is evaluated once.
     np.testing.assert_array_equal(values, kernel_shap(counted, x, players, random_state=0))
     with pytest.raises(InputError, match="budget is 10"):
         kernel_shap(counted, x, players, budget=10)
@@ -380,7 +380,7 @@ def test_kernel_shap_estimates_the_baseline_game() -> None:
 
 
 def test_kernel_shap_s_runs_on_the_explainers_game() -> None:
-    """On an explainer of the baseline game it is kernel_shap."""
+    """With an explainer of the baseline game, the values are those of `kernel_shap`."""
     network, x = deep(), some_images(8)
     quick = Recipe(surrogate=(), explainer=Training(steps=2), coalitions=2, validation_coalitions=2)
     explainer = FastSHAP(
@@ -413,7 +413,7 @@ def test_random_values_are_uniform() -> None:
     assert abs(values.mean() - 0.5) < 4 * np.sqrt(1 / 12 / values.size)
 
 
-def test_without_captum_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_import_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     with pytest.raises(
         ImportError, match=r"this needs captum: install it with pip install 'fastshapley\[images\]'"

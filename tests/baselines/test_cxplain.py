@@ -28,7 +28,7 @@ def classifier() -> nn.Sequential:
 
 
 class Spotter(nn.Module):
-    """A classifier that returns class 1 if a patch of 2 x 2 pixels is bright, wherever it is."""
+    """A classifier that returns class 1 if any patch of 2 x 2 pixels is bright."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,10 +124,9 @@ def test_rows_limits_the_images_that_are_used_and_the_seed_selects_them() -> Non
         counted, Superpixels(grid=4), logits=False, training=Training(steps=2), rows=10, progress=False
     )
     first = method.fit(x)(x)
-    trial = 32 + 1  # images on which the model is tried, and the filled image
-    assert sum(seen) == trial + 10 * (
-        1 + 1 + 16
-    )  # the prediction, the full image, and the image without each player
+    trial = 32 + 1  # The images of the first call, which checks the model, and the filled image.
+    # The prediction, the full image, and the image without each player.
+    assert sum(seen) == trial + 10 * (1 + 1 + 16)
     np.testing.assert_array_equal(first, method.fit(x)(x))
     method.random_state = 1
     assert (method.fit(x)(x) != first).any()

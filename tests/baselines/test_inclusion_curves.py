@@ -1,4 +1,4 @@
-"""Inclusion and exclusion curves, of models for which they are known."""
+"""Tests of inclusion and exclusion curves, on models whose curves are known."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from fastshapley.errors import InputError
 from fastshapley.metrics import bootstrap_interval
 from fastshapley.players import Features, Superpixels
 
-GRID = Superpixels(grid=4)  # 16 players of 2 x 2 pixels
+GRID = Superpixels(grid=4)  # 16 players of 2 x 2 pixels.
 STEPS = np.arange(17) / 16
-SEEN = 6  # the player that the model looks at: row 1, column 2
+SEEN = 6  # The only player that the model uses: row 1, column 2.
 
 
 def sees(images: Tensor) -> Tensor:
-    """Class 1 with probability .9 if a pixel of the one player is shown, else with .2; of three classes."""
+    """Return probabilities of three classes. Class 1 has 0.9 if a pixel of player `SEEN` is shown, else 0.2."""
     shown = images[:, 0, 2:4, 4:6].flatten(1).any(1)
     likely = torch.where(shown, 0.9, 0.2)
     return torch.stack([(1 - likely) * 0.7, likely, (1 - likely) * 0.3], dim=1)
 
 
 def ranked(place: int) -> list[float]:
-    """Values by which the one player that matters has this place among the sixteen."""
+    """Return values that rank player `SEEN` at this place among the sixteen players."""
     others = [player for player in range(16) if player != SEEN]
     order = [*others[:place], SEEN, *others[place:]]
     return [-float(order.index(player)) for player in range(16)]
 
 
-def test_curves_jump_where_the_one_player_that_matters_comes() -> None:
+def test_curves_jump_at_the_rank_of_the_only_important_player() -> None:
     X = torch.ones(3, 1, 8, 8)
     places = [0, 5, 15]
     values = [ranked(place) for place in places]
@@ -44,7 +44,7 @@ def test_curves_jump_where_the_one_player_that_matters_comes() -> None:
         np.testing.assert_allclose(curves.exclusion.probability.scores[row], np.where(entered, 0.2, 0.9), rtol=1e-6)
         np.testing.assert_array_equal(curves.inclusion.agreement.scores[row], entered)
         np.testing.assert_array_equal(curves.exclusion.agreement.scores[row], ~entered)
-        # a step between place and place + 1 of 16, half of which the trapezoid has
+        # The jump is between place and place + 1 of 16, and the trapezoid rule counts half of that step.
         assert curves.inclusion.agreement.auc[row] == pytest.approx((16 - place - 0.5) / 16)
         assert curves.exclusion.agreement.auc[row] == pytest.approx((place + 0.5) / 16)
     np.testing.assert_allclose(
@@ -54,7 +54,7 @@ def test_curves_jump_where_the_one_player_that_matters_comes() -> None:
     np.testing.assert_allclose(curves.inclusion.agreement.mean, np.mean(curves.inclusion.agreement.scores, axis=0))
 
 
-def test_the_area_of_a_curve_by_hand() -> None:
+def test_areas_means_and_intervals_equal_those_computed_by_hand() -> None:
     curve = Curve(np.array([0.1, 0.2, 0.6, 1.0]), np.array([[0.0, 1.0, 1.0, 0.5], [2.0, 2.0, 2.0, 2.0]]))
     np.testing.assert_allclose(curve.auc, [0.05 + 0.4 + 0.3, 1.8])
     np.testing.assert_allclose(curve.mean, [1.0, 1.5, 1.5, 1.25])
@@ -66,12 +66,12 @@ def test_the_area_of_a_curve_by_hand() -> None:
 
 
 def test_each_number_of_players_is_evaluated_once() -> None:
-    """Of 16 players, the default shares are 0, 0, 1, 2, 2, 4, 8, 12, 14, 14, 15, 16 and 16."""
+    """The default shares of 16 players are 0, 0, 1, 2, 2, 4, 8, 12, 14, 14, 15, 16 and 16 players."""
     calls: list[int] = []
 
     def predict(images: Tensor) -> Tensor:
         calls.append(len(images))
-        shown = (images != 0).flatten(1).sum(1) / 4  # players
+        shown = (images != 0).flatten(1).sum(1) / 4  # The number of players.
         return torch.stack([shown / 16, 1 - shown / 16], dim=1)
 
     X = torch.ones(5, 1, 8, 8)
@@ -82,8 +82,8 @@ def test_each_number_of_players_is_evaluated_once() -> None:
     assert curves.inclusion.agreement.shares.tolist() == list(SHARES)
     np.testing.assert_allclose(curves.inclusion.probability.scores, np.broadcast_to(counts / 16, (5, 13)))
     np.testing.assert_allclose(curves.exclusion.probability.scores, np.broadcast_to(1 - counts / 16, (5, 13)))
-    assert calls == [3] * 18 + [2] * 18  # nine numbers of players, shown and filled
-    # the ends are clipped before the log-odds
+    assert calls == [3] * 18 + [2] * 18  # Nine numbers of players, each shown and filled.
+    # Probabilities of 0 and 1 are clipped before the log-odds.
     assert curves.inclusion.log_odds.scores[0, 0] == pytest.approx(np.log(1e-7), rel=1e-6)
     assert curves.inclusion.log_odds.scores[0, -1] == pytest.approx(-np.log(1e-7), rel=1e-6)
 
@@ -98,8 +98,8 @@ def test_the_shares_of_the_paper_leave_out_the_ends() -> None:
     )
 
 
-def test_a_fill_and_a_segmentation() -> None:
-    segments = np.array([[5, 5, 9, 9]] * 2 + [[7, 7, 7, 7]] * 2)  # three players: 5, 7, 9
+def test_hidden_segments_are_filled() -> None:
+    segments = np.array([[5, 5, 9, 9]] * 2 + [[7, 7, 7, 7]] * 2)  # Three players: 5, 7 and 9.
     players = Superpixels(segmentation=segments, fill=[0.5, -1.0, 2.0]).bind_image((3, 4, 4))
     seen: list[Tensor] = []
 
@@ -119,7 +119,7 @@ def test_a_fill_and_a_segmentation() -> None:
 
 
 def test_ties_are_broken_at_random() -> None:
-    """With nothing to tell players apart, the one that matters is as likely to have any place."""
+    """If all values are equal, each rank of the important player is equally likely."""
     images = 2000
     X, values = torch.ones(images, 1, 8, 8), np.zeros((images, 16))
     labels = np.ones(images, dtype=int)
@@ -132,10 +132,10 @@ def test_ties_are_broken_at_random() -> None:
     np.testing.assert_array_equal(first, areas(0))
     assert (first != areas(1)).any()
     places = 15.5 - 16 * first
-    # uniform on 0 to 15: the mean has a standard error of sqrt(255 / 12 / 2000) = .103
+    # Ranks are uniform on 0 to 15, so their mean has a standard error of sqrt(255 / 12 / 2000) = 0.103.
     assert abs(places.mean() - 7.5) < 4 * 0.103
     assert np.unique(places.round()).tolist() == list(range(16))
-    # a tie does not touch what is above it
+    # A tie does not change the ranks above it.
     above = values.copy()
     above[:, SEEN] = 1
     curves = removal_curves(sees, X, above, GRID, labels, shares=STEPS)
@@ -145,7 +145,7 @@ def test_ties_are_broken_at_random() -> None:
 def test_methods_are_compared_on_the_same_images() -> None:
     generator = np.random.default_rng(0)
     images = 200
-    hardness = generator.normal(size=(images, 1))  # varies far more than the methods do
+    hardness = generator.normal(size=(images, 1))  # Images differ far more than methods.
     shares = np.array([0.0, 1.0])
     a = Curve(shares, hardness + 0.1 + 0.05 * generator.normal(size=(images, 2)))
     b = Curve(shares, hardness + 0.05 * generator.normal(size=(images, 2)))
@@ -153,7 +153,7 @@ def test_methods_are_compared_on_the_same_images() -> None:
     assert 0.05 < low < 0.1 < high < 0.15
     assert (low, high) == bootstrap_interval(a.auc - b.auc)
     assert paired_interval(b, a)[1] < 0
-    assert a.interval()[0] < b.interval()[1]  # each on its own cannot tell them apart
+    assert a.interval()[0] < b.interval()[1]  # The separate intervals overlap.
     assert paired_interval(a, a) == (0, 0)
     with pytest.raises(InputError, match="the same images"):
         paired_interval(a, Curve(shares, b.scores[:10]))
@@ -161,7 +161,7 @@ def test_methods_are_compared_on_the_same_images() -> None:
         paired_interval(a, Curve(np.array([0.0, 0.5]), b.scores))
 
 
-def test_tensors_arrays_and_bound_players_are_alike() -> None:
+def test_tensors_arrays_and_bound_players_give_the_same_curves() -> None:
     X = torch.ones(2, 1, 8, 8)
     values = [ranked(2), ranked(9)]
     plain = removal_curves(sees, X, values, GRID, [1, 1])
@@ -197,7 +197,7 @@ def test_tensors_arrays_and_bound_players_are_alike() -> None:
         ({"predict": lambda images: sees(images)[:, 0]}, r"predict returned shape \(2,\) for 2 images"),
     ],
 )
-def test_bad_input(change: dict[str, Any], message: str) -> None:
+def test_bad_input_raises(change: dict[str, Any], message: str) -> None:
     given = {
         "predict": sees,
         "X": torch.ones(2, 1, 8, 8),

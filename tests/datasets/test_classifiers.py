@@ -1,4 +1,4 @@
-"""Networks for images: what they compute, under which names, and how right the published weights make them."""
+"""Tests of the image classifiers: outputs, parameter names, and accuracy with the published weights."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def three_standard_errors(share: float, n: int) -> float:
     ],
 )
 def test_accuracy_on_cifar10(name: str, published: float) -> None:
-    """The published shares are of all 10000 images, and we find just these; here it is the first 500."""
+    """The published accuracy is on all 10,000 images, and we reproduce it. This test uses the first 500."""
     data = load_cifar10("test")
     found = accuracy(load_classifier(name), data.images[:500] / 255, data.labels[:500])
     assert found == pytest.approx(published, abs=three_standard_errors(published, 500))
@@ -79,10 +79,10 @@ def photographs() -> tuple[Tensor, Tensor]:
     ],
 )
 def test_accuracy_on_imagenette(name: str, right: int, photographs: tuple[Tensor, Tensor]) -> None:
-    """Of 100 images as many are right as when this was measured; one may fall to the other side by rounding.
+    """The number of correct images out of 100 is the measured one. Rounding may change one image.
 
-    Of the first 30 images of each class, 98.7 % and 94.0 % are right, as stated with the weights. Of all 1000
-    images of the validation folder that we have, it is 98.1 % and 92.3 %.
+    The accuracy on the first 30 images of each class is 98.7 % and 94.0 %, as stated with the weights. On all 1000
+    images of our validation folder it is 98.1 % and 92.3 %.
     """
     assert abs(round(100 * accuracy(load_classifier(name), *photographs)) - right) <= 1
 
@@ -100,14 +100,16 @@ def test_accuracy_on_imagenette(name: str, right: int, photographs: tuple[Tensor
         (FoldedMobileNetV2, 3_487_816, 53 * 2),
     ],
 )
-def test_parameters_are_as_many_as_published(build: Callable[[], nn.Module], parameters: int, entries: int) -> None:
+def test_networks_have_the_published_number_of_parameters(
+    build: Callable[[], nn.Module], parameters: int, entries: int
+) -> None:
     with torch.device("meta"):
         network = build()
     assert sum(parameter.numel() for parameter in network.parameters()) == parameters
     assert len(network.state_dict()) == entries
 
 
-def test_resnet50_has_torchvisions_names() -> None:
+def test_resnet50_has_the_parameter_names_of_torchvision() -> None:
     norm = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
     names = ["conv1.weight", *(f"bn1.{part}" for part in norm), "fc.weight", "fc.bias"]
     for stage, blocks in enumerate([3, 4, 6, 3], start=1):
@@ -130,7 +132,7 @@ def test_resnet50_has_torchvisions_names() -> None:
 @pytest.mark.parametrize(
     ("build", "where"), [(resnet18, "conv1"), (resnet50, "conv2")], ids=["resnet18", "resnet50"]
 )
-def test_strides_are_torchvisions(build: Callable[[], nn.Module], where: str) -> None:
+def test_strides_are_those_of_torchvision(build: Callable[[], nn.Module], where: str) -> None:
     with torch.device("meta"):
         network = build()
     strided = {name for name, part in network.named_modules() if getattr(part, "stride", None) in (2, (2, 2))}
@@ -138,7 +140,7 @@ def test_strides_are_torchvisions(build: Callable[[], nn.Module], where: str) ->
     assert strided == {"conv1", "maxpool"} | {f"{s}.{part}" for s in stages for part in (where, "downsample.0")}
 
 
-def test_resnet50_takes_a_step() -> None:
+def test_a_gradient_step_reduces_the_loss_of_resnet50() -> None:
     torch.manual_seed(0)
     network = resnet50(classes=10)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
@@ -166,7 +168,7 @@ IDS = ["cifar20", "resnet18", "resnet50", "squeezenet", "mobilenet"]
 
 
 @pytest.mark.parametrize(("build", "size", "count"), NETWORKS, ids=IDS)
-def test_each_activation_is_used_once_and_logits_come_out(
+def test_each_activation_is_used_once_and_logits_have_the_right_shape(
     build: Callable[[int], nn.Module], size: int, count: int
 ) -> None:
     network = build(7).eval()
@@ -183,7 +185,7 @@ def test_each_activation_is_used_once_and_logits_come_out(
         assert network(torch.randn(1, 3, size + 31, size + 17)).shape == (1, 7)
 
 
-def test_a_basic_block_is_what_it_says() -> None:
+def test_a_basic_block_equals_its_formula() -> None:
     block = BasicBlock(4, 8, 2, Padding(2)).eval()
     x = torch.randn(3, 4, 6, 6)
     beside = torch.zeros(3, 8, 3, 3)
@@ -193,7 +195,7 @@ def test_a_basic_block_is_what_it_says() -> None:
     assert torch.allclose(block(x), (hidden + beside).clamp(min=0), atol=1e-6)
 
 
-def test_images_from_0_to_1_are_standardised() -> None:
+def test_images_are_standardised_by_channel() -> None:
     network = Normalized(nn.Identity())
     images = torch.rand(2, 3, 5, 4)
     found = network(images)
@@ -207,14 +209,14 @@ def test_images_from_0_to_1_are_standardised() -> None:
 @pytest.mark.parametrize(
     "images",
     [torch.zeros(2, 1, 4, 4), torch.zeros(3, 4, 4), torch.zeros(2, 3, 4, 4, dtype=torch.uint8)],
-    ids=["channels", "one image", "bytes"],
+    ids=["one channel", "one image", "bytes"],
 )
-def test_what_is_no_image_from_0_to_1(images: Tensor) -> None:
+def test_images_of_a_wrong_shape_or_dtype_raise(images: Tensor) -> None:
     with pytest.raises(ValueError, match=r"images is a torch\.\w+ tensor of shape .*: pass floats from 0 to 1"):
         Normalized(nn.Identity())(images)
 
 
-def test_some_outputs() -> None:
+def test_outputs_are_selected_in_the_given_order() -> None:
     network = Selected(nn.Identity(), [4, 0])
     assert network(torch.arange(10.0).view(2, 5)).tolist() == [[4.0, 0.0], [9.0, 5.0]]
     with pytest.raises(ValueError, match=r"network returned shape \(2, 3\): expected \(n, 5\) or more"):
@@ -234,7 +236,7 @@ def test_some_outputs() -> None:
         (lambda: load_classifier("vgg"), "name is 'vgg': use one of resnet20, resnet56, mobilenet_v2, squeezenet"),
     ],
 )
-def test_bad_settings(build: Callable[[], Any], message: str) -> None:
+def test_bad_settings_raise(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
 
@@ -249,7 +251,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_without_weights_it_says_which_and_where(name: str, data: Path) -> None:
+def test_the_error_for_missing_weights_names_the_file_and_where_to_put_it(name: str, data: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         load_classifier(name)
     message = str(caught.value)
@@ -259,7 +261,7 @@ def test_without_weights_it_says_which_and_where(name: str, data: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["data", "home/.cache/fastshapley"])
-def test_weights_are_found_and_no_random_numbers_spent(place: str, data: Path) -> None:
+def test_weights_are_loaded_without_using_the_global_generator(place: str, data: Path) -> None:
     torch.manual_seed(0)
     trained = CifarResNet(20)
     path = data.parent / place / WEIGHTS["resnet20"]
@@ -273,7 +275,7 @@ def test_weights_are_found_and_no_random_numbers_spent(place: str, data: Path) -
     assert torch.equal(loaded(images), Normalized(trained.eval())(images))
 
 
-def test_imagenettes_classes_of_the_thousand(data: Path) -> None:
+def test_the_outputs_are_the_imagenette_classes_among_the_1000_of_imagenet(data: Path) -> None:
     state = SqueezeNet().state_dict()
     state["classifier.1.weight"].zero_()
     state["classifier.1.bias"].copy_(torch.arange(1000.0))
@@ -283,7 +285,7 @@ def test_imagenettes_classes_of_the_thousand(data: Path) -> None:
     assert logits[0].round().tolist() == [0, 217, 482, 491, 497, 566, 569, 571, 574, 701]
 
 
-def test_damaged_or_other_weights(data: Path) -> None:
+def test_damaged_weights_and_those_of_another_network_raise(data: Path) -> None:
     path = data / WEIGHTS["resnet20"]
     path.write_bytes(b"<html>moved</html>")
     with pytest.raises(ValueError, match="does not hold the weights of resnet20"):

@@ -1,4 +1,4 @@
-"""Files of other publishers: where they are looked for, and that nothing wrong or half is ever kept."""
+"""Tests of downloads: where files are searched, and that wrong or incomplete files are not kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def source(server: Server) -> Source:
     )
 
 
-def test_it_is_downloaded_once(server: Server, source: Source, home: Path) -> None:
+def test_a_file_is_downloaded_once(server: Server, source: Source, home: Path) -> None:
     path = find(source, progress=False)
     assert path == home / ".cache" / "fastshapley" / "set" / "table.csv"
     assert path.read_bytes() == CONTENT
@@ -44,12 +44,12 @@ def test_it_is_downloaded_once(server: Server, source: Source, home: Path) -> No
     assert kept() == [path]
 
 
-def test_a_bar_shows_its_size(source: Source, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_is_shown(source: Source, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     find(source)
     assert "set/table.csv: 100%" in capsys.readouterr().err
 
 
-def test_the_cache_is_where_the_desktop_standard_has_it(
+def test_the_cache_is_in_xdg_cache_home(
     source: Source, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
@@ -58,7 +58,7 @@ def test_the_cache_is_where_the_desktop_standard_has_it(
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize("place", ["data", "cache"])
-def test_a_file_at_hand_is_not_downloaded(
+def test_an_existing_file_is_not_downloaded(
     suffix: str, place: str, server: Server, source: Source, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FASTSHAPLEY_DATA", str(home / "data"))
@@ -70,7 +70,9 @@ def test_a_file_at_hand_is_not_downloaded(
     assert server.asked == 0
 
 
-def test_the_users_folder_comes_first(source: Source, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_the_user_is_searched_before_the_cache(
+    source: Source, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find(source, progress=False)
     monkeypatch.setenv("FASTSHAPLEY_DATA", str(home / "data"))
     own = home / "data" / source.name
@@ -79,7 +81,7 @@ def test_the_users_folder_comes_first(source: Source, home: Path, monkeypatch: p
     assert find(source, progress=False) == own
 
 
-def test_a_zip_file_in_a_zip_file(server: Server, source: Source, home: Path) -> None:
+def test_a_file_in_a_nested_zip_file_is_extracted(server: Server, source: Source, home: Path) -> None:
     server.files["/table.zip"] = packed("inner.zip", packed("table.csv", CONTENT))
     nested = replace(source, members=("inner.zip", "table.csv"))
     assert find(nested, progress=False).read_bytes() == CONTENT
@@ -111,7 +113,7 @@ def damaged(server: Server, source: Source) -> Source:
     whole = packed("inside/table.csv", bytes(range(256)) * 64)
     middle = len(whole) // 3
     server.files["/table.zip"] = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
-    return replace(source, sha256=None)  # the archive's own checksum notices
+    return replace(source, sha256=None)  # Only the checksum in the archive detects it.
 
 
 def no_server(server: Server, source: Source) -> Source:
@@ -122,8 +124,10 @@ def no_server(server: Server, source: Source) -> Source:
     "broken",
     [wrong_checksum, no_such_file, no_such_member, no_zip_file, broken_off, damaged, no_server],
 )
-def test_what_is_not_the_file_is_not_kept(broken: object, server: Server, source: Source, home: Path) -> None:
-    """The error says what to download and where to put it."""
+def test_a_failed_download_raises_and_keeps_no_file(
+    broken: object, server: Server, source: Source, home: Path
+) -> None:
+    """The error names the download and where to put it."""
     assert callable(broken)
     with pytest.raises(FileNotFoundError) as caught:
         find(broken(server, source), progress=False)

@@ -1,4 +1,4 @@
-"""The paper's images: real ones where they are at hand, and made-up ones for what can be wrong with them."""
+"""Tests of the image loaders, on real images if they are available, and on synthetic ones for errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WNIDS = list(IMAGENETTE_CLASSES)
 
 
 @needs("cifar-10-batches-bin/test_batch.bin")
-def test_cifar10_as_published() -> None:
+def test_cifar10_has_the_published_images_and_labels() -> None:
     data = load_cifar10("test")
     assert (data.images.shape, data.images.dtype) == ((10_000, 3, 32, 32), torch.uint8)
     assert (data.labels.dtype, data.labels.bincount().tolist()) == (torch.int64, [1000] * 10)
@@ -50,7 +50,7 @@ def test_cifar10_as_published() -> None:
 
 
 @needs("cifar-10-batches-bin/data_batch_1.bin")
-def test_cifar10s_training_images_are_those_of_all_files_at_hand() -> None:
+def test_cifar10_training_images_are_those_of_all_existing_files() -> None:
     data = load_cifar10()
     files = len(list((DATA / "cifar-10-batches-bin").glob("data_batch_*.bin")))
     assert len(data.images) == len(data.labels) == RECORDS * files
@@ -59,7 +59,7 @@ def test_cifar10s_training_images_are_those_of_all_files_at_hand() -> None:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of data, an empty cache, and no network."""
+    """Return an empty data folder, with an empty cache and no network access."""
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise urllib.error.URLError("no network")
@@ -78,7 +78,7 @@ def write_batch(folder: Path, name: str, label: int) -> None:
     records.tofile(folder / name)
 
 
-def test_cifar10s_files_are_read_in_order(data: Path) -> None:
+def test_cifar10_files_are_read_in_the_order_of_their_numbers(data: Path) -> None:
     for number in (4, 2):
         write_batch(data / "cifar-10-batches-bin", f"data_batch_{number}.bin", number)
     labels = load_cifar10("train").labels
@@ -89,7 +89,7 @@ def test_cifar10s_files_are_read_in_order(data: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5 * RECORD, RECORDS * RECORD - 1, RECORDS * RECORD + 1])
-def test_a_file_of_cifar10_that_is_cut_short(length: int, data: Path) -> None:
+def test_a_cifar10_file_of_the_wrong_length_raises(length: int, data: Path) -> None:
     path = data / "cifar-10-batches-bin" / "test_batch.bin"
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(length))
@@ -97,7 +97,7 @@ def test_a_file_of_cifar10_that_is_cut_short(length: int, data: Path) -> None:
         load_cifar10("test")
 
 
-def test_a_file_that_is_not_of_cifar10(data: Path) -> None:
+def test_a_cifar10_file_with_an_invalid_label_raises(data: Path) -> None:
     write_batch(data / "cifar-10-batches-bin", "test_batch.bin", 10)
     with pytest.raises(ValueError, match=r"test_batch\.bin has a label 10"):
         load_cifar10("test")
@@ -106,7 +106,9 @@ def test_a_file_that_is_not_of_cifar10(data: Path) -> None:
 @pytest.mark.parametrize(
     ("load", "name"), [(load_cifar10, "cifar10"), (Imagenette, "imagenette")], ids=["cifar10", "imagenette"]
 )
-def test_without_files_it_says_what_to_download_and_where(load: Callable[[], Any], name: str, data: Path) -> None:
+def test_the_error_for_missing_files_names_the_download_and_where_to_put_it(
+    load: Callable[[], Any], name: str, data: Path
+) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         load()
     message = str(caught.value)
@@ -114,7 +116,7 @@ def test_without_files_it_says_what_to_download_and_where(load: Callable[[], Any
     assert str(data / FOLDERS[name].name) in message
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments_raise() -> None:
     split: Any = "validation"
     with pytest.raises(ValueError, match="split is 'validation': use 'train' or 'test'"):
         load_cifar10(split)
@@ -125,7 +127,7 @@ def test_bad_arguments() -> None:
 
 
 @needs("imagenette/val/n01440764/ILSVRC2012_val_00009111.JPEG")
-def test_imagenette_as_published() -> None:
+def test_imagenette_has_the_published_images_and_labels() -> None:
     data = Imagenette("val", 224)
     assert len(data) == len(data.labels) == sum(1 for _ in (DATA / "imagenette" / "val").rglob("*.JPEG"))
     assert [path.parent.name for path in data.paths] == [WNIDS[label] for label in data.labels]
@@ -142,14 +144,17 @@ def test_imagenette_as_published() -> None:
 
 @pytest.fixture
 def photographs(data: Path) -> Path:
-    """A folder as published, with a colour for each class; the first image is wide, the second tall and grey."""
+    """Return a folder like the published one, with one colour per class.
+
+    The first image is wide, and the second is tall and grey.
+    """
     image = pytest.importorskip("PIL.Image")
     folder = data / "imagenette2-320"
     for label, wnid in enumerate(WNIDS):
         (folder / "val" / wnid).mkdir(parents=True)
         image.new("RGB", (30, 20), (20 * label, 0, 0)).save(folder / "val" / wnid / "c.JPEG")
     wide = np.zeros((40, 120, 3), dtype=np.uint8)
-    wide[:, 40:80, 1] = 255  # the middle is green
+    wide[:, 40:80, 1] = 255  # The middle is green.
     image.fromarray(wide).save(folder / "val" / WNIDS[0] / "a.JPEG")
     tall = np.full((120, 40), 200, dtype=np.uint8)
     image.fromarray(tall).save(folder / "val" / WNIDS[0] / "b.JPEG")
@@ -157,7 +162,7 @@ def photographs(data: Path) -> Path:
     return folder
 
 
-def test_photographs_are_scaled_cropped_and_coloured(photographs: Path) -> None:
+def test_photographs_are_scaled_cropped_and_converted_to_rgb(photographs: Path) -> None:
     data = Imagenette("val", 16)
     assert len(data) == 12
     assert [path.name for path in data.paths[:4]] == ["a.JPEG", "b.JPEG", "c.JPEG", "c.JPEG"]
@@ -170,7 +175,7 @@ def test_photographs_are_scaled_cropped_and_coloured(photographs: Path) -> None:
     assert torch.allclose(last.mean((1, 2)), torch.tensor([180 / 255, 0.0, 0.0]), atol=0.02)
 
 
-def test_photographs_in_a_loader_and_in_another_process(photographs: Path) -> None:
+def test_photographs_can_be_loaded_in_batches_and_pickled(photographs: Path) -> None:
     data = Imagenette("val", 16)
     images, labels = next(iter(DataLoader(data, batch_size=12)))
     assert images.shape == (12, 3, 16, 16)
@@ -179,7 +184,7 @@ def test_photographs_in_a_loader_and_in_another_process(photographs: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", None])
-def test_a_photograph_that_is_damaged(content: bytes | None, photographs: Path) -> None:
+def test_a_damaged_photograph_raises(content: bytes | None, photographs: Path) -> None:
     data = Imagenette("val", 16)
     path = data.paths[0]
     path.write_bytes(path.read_bytes()[:400] if content is None else content)
@@ -187,7 +192,7 @@ def test_a_photograph_that_is_damaged(content: bytes | None, photographs: Path) 
         data[0]
 
 
-def test_a_class_without_photographs(photographs: Path) -> None:
+def test_a_class_without_photographs_raises(photographs: Path) -> None:
     (photographs / "val" / WNIDS[4] / "c.JPEG").unlink()
     with pytest.raises(FileNotFoundError, match=rf"val/{WNIDS[4]} has no files \*\.JPEG"):
         Imagenette("val")
@@ -196,7 +201,7 @@ def test_a_class_without_photographs(photographs: Path) -> None:
 
 
 def packed(files: dict[str, bytes], **others: bytes) -> bytes:
-    """A tar file with gzip; of others, the name is that of a member and the value its type, as a link to /etc."""
+    """Return a tar file with gzip. Each item of ``others`` is the name and type of a member that links to /etc."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, content in files.items():
@@ -237,7 +242,7 @@ def test_a_folder_is_downloaded_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["set", "published"])
-def test_a_folder_at_hand_is_not_downloaded(
+def test_an_existing_folder_is_not_downloaded(
     name: str, server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = published(server, packed(FILES))
@@ -249,7 +254,7 @@ def test_a_folder_at_hand_is_not_downloaded(
 
 
 @pytest.mark.usefixtures("home")
-def test_two_processes_may_download_a_folder_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_may_download_a_folder_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = published(server, packed(FILES))
     together, original = threading.Barrier(2, timeout=30), urllib.request.urlopen
 
@@ -322,8 +327,10 @@ def device(server: Server) -> Folder:
         device,
     ],
 )
-def test_what_is_not_the_folder_is_not_kept(broken: Callable[[Server], Folder], server: Server, home: Path) -> None:
-    """The error says what to download and where to put it, and nothing is left in the cache or beside it."""
+def test_a_failed_download_raises_and_keeps_no_file(
+    broken: Callable[[Server], Folder], server: Server, home: Path
+) -> None:
+    """The error names the download and where to put it. No file is left in the cache or next to it."""
     with pytest.raises(FileNotFoundError) as caught:
         find_folder(broken(server), progress=False)
     message = str(caught.value)

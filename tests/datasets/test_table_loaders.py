@@ -1,4 +1,4 @@
-"""The paper's data; without its files these tests are skipped."""
+"""Tests of the table loaders. Those that need the paper's data are skipped if its files are missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def census() -> Split:
 
 
 @needs_census
-def test_census_has_the_papers_features_and_split(census: Split) -> None:
+def test_census_has_the_features_and_split_of_the_paper(census: Split) -> None:
     assert census.X_train.shape == (20838, 12)
     assert census.X_val.shape == (5210, 12)
     assert census.X_test.shape == (6513, 12)
@@ -44,7 +44,7 @@ def test_census_has_the_papers_features_and_split(census: Split) -> None:
 
 
 @needs_census
-def test_census_gives_the_papers_model(census: Split) -> None:
+def test_census_gives_the_model_of_the_paper(census: Split) -> None:
     lightgbm = pytest.importorskip("lightgbm")
     settings = {
         "objective": "binary",
@@ -54,7 +54,7 @@ def test_census_gives_the_papers_model(census: Split) -> None:
         "max_bin": 512,
         "min_data": 100,
         "boost_from_average": True,
-        "num_threads": 1,  # the same trees, and no threads that wait for busy cores
+        "num_threads": 1,  # The trees are the same, and no thread waits for a busy core.
         "verbose": -1,
     }
     model = lightgbm.train(
@@ -69,7 +69,7 @@ def test_census_gives_the_papers_model(census: Split) -> None:
 
 
 @needs_census
-def test_census_by_name_is_the_same_people_with_text_and_gaps(census: Split) -> None:
+def test_census_with_names_has_the_same_rows_with_text_and_gaps(census: Split) -> None:
     named = load_census(categories="names")
     assert named.X_test.index.equals(census.X_test.index)
     assert np.array_equal(named.y_test, census.y_test)
@@ -100,7 +100,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_census_without_its_file_says_what_to_download_and_where(
+def test_the_error_for_a_missing_census_file_names_the_download_and_where_to_put_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path / "data"))
@@ -114,7 +114,7 @@ def test_census_without_its_file_says_what_to_download_and_where(
 
 
 @needs_census
-def test_census_is_found_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_census_is_found_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / ".cache" / "fastshapley" / "census"
     cache.mkdir(parents=True)
     (cache / "adult.data").symlink_to(CENSUS.resolve())
@@ -125,7 +125,7 @@ def test_census_is_found_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.
 
 
 @needs("bankruptcy/data.csv")
-def test_bankruptcy_has_the_papers_features_and_split() -> None:
+def test_bankruptcy_has_the_features_and_split_of_the_paper() -> None:
     data = load_bankruptcy()
     assert data.X_train.shape == (4362, 94)
     assert data.X_val.shape == (1091, 94)
@@ -142,7 +142,9 @@ def test_bankruptcy_has_the_papers_features_and_split() -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_bankruptcy_without_its_file_says_what_to_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_bankruptcy_file_names_the_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with pytest.raises(FileNotFoundError, match=re.escape("https://archive.ics.uci.edu/dataset/572")):
@@ -150,7 +152,7 @@ def test_bankruptcy_without_its_file_says_what_to_download(tmp_path: Path, monke
 
 
 @needs("marketing/bank-full.csv")
-def test_marketing_has_the_papers_features_and_split() -> None:
+def test_marketing_has_the_features_and_split_of_the_paper() -> None:
     data = load_marketing()
     assert data.X_train.shape == (36620, 34)
     assert data.X_val.shape == (4069, 34)
@@ -192,19 +194,19 @@ def assert_is_news(data: Split) -> None:
 
 
 @needs("news/OnlineNewsPopularity.csv")
-def test_news_has_the_papers_features_and_split() -> None:
+def test_news_has_the_features_and_split_of_the_paper() -> None:
     data = load_news()
     assert_is_news(data)
     positive = sum(int(y.sum()) for y in (data.y_train, data.y_val, data.y_test))
-    assert 0.45 < positive / 39000 < 0.55  # the median is 1400 shares
+    assert 0.45 < positive / 39000 < 0.55  # The median is 1400 shares.
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
 @pytest.mark.parametrize("published", [False, True], ids=["without url", "as published"])
-def test_news_takes_the_file_as_published(
+def test_news_accepts_the_published_file(
     packed: bool, published: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With addresses, and spaces in the header; plain, or with gzip."""
+    """The published file has URLs, and spaces in its header. It may be compressed by gzip."""
     lines = [f"http://example.org/{i}, {i}.0, {10 + i % 7}.0, {1300 + i}" for i in range(300)]
     text = "\n".join(["url, timedelta, n_tokens_title, shares", *lines]) + "\n"
     if not published:
@@ -219,7 +221,8 @@ def test_news_takes_the_file_as_published(
     data = load_news()
     assert list(data.X_train.columns) == ["n_tokens_title"]
     assert [len(part) for part in (data.X_train, data.X_val, data.X_test)] == [243, 27, 30]
-    assert sum(int(y.sum()) for y in (data.y_train, data.y_val, data.y_test)) == 199  # above 1400, not at it
+    # Above 1400, and not equal to it.
+    assert sum(int(y.sum()) for y in (data.y_train, data.y_val, data.y_test)) == 199
     for X, y in ((data.X_train, data.y_train), (data.X_test, data.y_test)):
         assert (X["n_tokens_title"] == 10 + X.index % 7).all()
         assert ((X.index > 100) == y).all()
@@ -233,7 +236,7 @@ def test_news_takes_the_file_as_published(
     ],
 )
 @pytest.mark.usefixtures("offline")
-def test_what_to_download_is_named(
+def test_the_error_for_a_missing_file_names_the_download(
     load: Any, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FASTSHAPLEY_DATA", str(tmp_path))
@@ -242,7 +245,7 @@ def test_what_to_download_is_named(
         load()
 
 
-def test_unknown_kind_of_categories() -> None:
+def test_an_unknown_kind_of_categories_raises() -> None:
     kind: Any = "dummies"
     with pytest.raises(ValueError, match="categories is 'dummies': use 'codes' or 'names'"):
         load_census(kind)
@@ -250,7 +253,7 @@ def test_unknown_kind_of_categories() -> None:
 
 @needs_census
 @pytest.mark.parametrize("table", ["census", "marketing"])
-def test_published_files_have_the_checksums_that_a_download_is_held_against(table: str) -> None:
+def test_published_files_have_the_checksums_that_downloads_must_match(table: str) -> None:
     source = SOURCES[table]
     path = DATA / source.name
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The result of an estimator, and the rule by which a row has converged."""
+"""Tests of the result of an estimator, and of the rule for convergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits of the work that is done at once."""
+"""Tests of the limit on the evaluations of one call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastshapley.estimators.refinement import Prior, RefinementOptions, refine
 from fastshapley.estimators.residuals import residuals
 from fastshapley.value_functions import ValueFunction
 
-LIMIT = 600  # More than one row's 254 evaluations of a call, and fewer than those of all rows.
+LIMIT = 600  # A limit above the 254 evaluations of one row, and below those of all rows.
 ROWS = 11
 
 

@@ -57,7 +57,7 @@ def error(values: Array) -> float:
 
 
 def test_errors_fall_with_the_calls(fitted: FastSHAP) -> None:
-    """Columns are independent, so exact values are known. An even share of the difference is only a start."""
+    """Columns are independent, so exact values are known. Dividing the difference evenly is not enough."""
     even = error(fitted(TEST, anchor="model").values)
     few, many = (
         error(fitted(TEST, anchor="model", background=BACKGROUND, calls=calls * COLUMNS).values)

@@ -1,4 +1,4 @@
-"""Estimated errors of given values, on games whose Shapley values are known."""
+"""Tests of the estimated errors of given values, on games whose Shapley values are known."""
 
 from __future__ import annotations
 

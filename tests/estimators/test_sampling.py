@@ -1,4 +1,4 @@
-"""What all sampling estimators have in common. The module of each estimator tests what is specific to it."""
+"""Tests of what all sampling estimators have in common. Each estimator also has a test module of its own."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_rows_stop_as_soon_as_they_reach_the_tolerance(name: str) -> None:
 
 @every_estimator
 def test_a_history_does_not_change_when_rows_stop(name: str) -> None:
-    """A few evaluations may agree by chance, so the budgets of a history are no checks for convergence."""
+    """A few evaluations may agree by chance, so convergence is not checked at the budgets of a history."""
     game, x = half_additive(10)
     smallest = smallest_budget(ESTIMATORS[name], game)
     run = partial(ESTIMATORS[name], game, x, budget=900, tol=0.03, random_state=0)
@@ -192,8 +192,8 @@ def test_a_history_has_increasing_budgets_and_ends_with_the_result(name: str) ->
 
 
 @pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "leverage"])
-def test_history_is_what_smaller_budgets_give(name: str) -> None:
-    """A run is the continuation of a shorter one that stopped at the same budgets before."""
+def test_history_equals_the_results_of_smaller_budgets(name: str) -> None:
+    """A run continues a shorter run that used the same earlier budgets."""
     game = Moebius.random(7, outputs=2)
     run = partial(ESTIMATORS[name], game, game.rows(5), random_state=0)
     whole = run(budget=700, history=[600, 100, 250])
@@ -226,7 +226,7 @@ def test_rows_are_estimated_in_blocks(name: str, tol: float | None, monkeypatch:
     x = game.rows(11)
     x[4] = x[0]
     counted = Counted(game, len(x))
-    budget = 300 if name == "leverage" else 1602  # Of 512 coalitions; 100 pairs of orders.
+    budget = 300 if name == "leverage" else 1602  # 300 of 512 coalitions, or 100 pairs of orders.
     limit_rows_per_block(monkeypatch, 3, game, budget)
     run = partial(ESTIMATORS[name], counted, numbered(x), budget=budget, history=[150, budget])
     estimate = run(tol=tol, random_state=0)
@@ -286,7 +286,7 @@ def test_two_players_are_exact_from_one_pair(name: str) -> None:
     x = game.rows(50)
     estimate = ESTIMATORS[name](game, x, budget=200, random_state=0)
     assert_within_errors(game, x, estimate)
-    if name in ("paired", "leverage", "antithetic"):  # One pair is all there is.
+    if name in ("paired", "leverage", "antithetic"):  # There is only one pair.
         np.testing.assert_allclose(estimate.values, game.shapley(x), atol=1e-8)
         assert estimate.stderr.max() < 1e-8
 

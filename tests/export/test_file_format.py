@@ -1,4 +1,4 @@
-"""Explainers in files."""
+"""Tests of explainer files: saving, loading, and errors for other files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def saved(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return fitted, path
 
 
-def test_explains_bit_identically_in_a_fresh_process(
+def test_values_are_bit_identical_after_loading_in_a_new_process(
     saved: tuple[FastSHAP, Path], frame: pd.DataFrame, tmp_path: Path
 ) -> None:
     fitted, path = saved
@@ -58,7 +58,7 @@ def test_explains_bit_identically_in_a_fresh_process(
     assert np.load(files[2]).tobytes() == fitted.shap_values(frame).tobytes()
 
 
-def test_everything_else_comes_back_too(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
+def test_report_recipe_names_and_estimates_are_loaded(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
     fitted, path = saved
     state = torch.get_rng_state()
     loaded = FastSHAP.load(path)
@@ -82,7 +82,7 @@ def test_everything_else_comes_back_too(saved: tuple[FastSHAP, Path], frame: pd.
     ],
     ids=str,
 )
-def test_every_kind_of_game_comes_back_from_a_file(
+def test_every_kind_of_game_can_be_saved_and_loaded(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import dataclasses
@@ -108,10 +108,10 @@ def test_every_kind_of_game_comes_back_from_a_file(
 @pytest.mark.parametrize("classes", [1, 2, 3])
 @pytest.mark.parametrize("players", [None, Groups({"work": ["job", "income"]})], ids=["columns", "groups"])
 @pytest.mark.parametrize("own_units", [0, 3])
-def test_every_kind_of_body_comes_back_from_a_file(
+def test_every_kind_of_network_body_can_be_saved_and_loaded(
     frame: pd.DataFrame, tmp_path: Path, own_units: int, players: Groups | None, classes: int
 ) -> None:
-    """On a table with categories and gaps; of two classes, one is learnt."""
+    """The table has categories and gaps. For two classes, the network learns one of them."""
 
     def model(rows: pd.DataFrame) -> Any:
         odds = np.stack([np.ones(len(rows)), np.exp(score(rows)), np.exp(-score(rows))], axis=1)[:, :classes]
@@ -129,12 +129,14 @@ def test_every_kind_of_body_comes_back_from_a_file(
     assert loaded.shap_values(frame).tobytes() == fitted.shap_values(frame).tobytes()
 
 
-def test_a_file_from_before_own_units(saved: tuple[FastSHAP, Path], frame: pd.DataFrame, tmp_path: Path) -> None:
-    """Its recipe does not mention them, and its body is a plain perceptron."""
+def test_a_file_from_before_own_units_can_be_loaded(
+    saved: tuple[FastSHAP, Path], frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    """The recipe in such a file does not contain ``own_units``, and the body is a plain perceptron."""
     fitted, path = saved
     with safe_open(path, framework="pt") as file:
         config = json.loads(file.metadata()["fastshapley"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no dict)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     del config["recipe"]["own_units"]
     save_file(tensors, tmp_path / "old", {"fastshapley": json.dumps(config)})
     loaded = FastSHAP.load(tmp_path / "old")
@@ -142,7 +144,7 @@ def test_a_file_from_before_own_units(saved: tuple[FastSHAP, Path], frame: pd.Da
     assert loaded.shap_values(frame).tobytes() == fitted.shap_values(frame).tobytes()
 
 
-def test_a_game_that_calls_the_model_asks_for_it(tmp_path: Path) -> None:
+def test_explaining_without_the_model_that_the_game_calls_raises(tmp_path: Path) -> None:
     X = numbers()
     model = LinearRegression().fit(X, X[:, 0])
     explainer(model, value_function="marginal").fit(X).save(tmp_path / "file")
@@ -152,7 +154,7 @@ def test_a_game_that_calls_the_model_asks_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value_function", ["marginal", "baseline"])
-def test_a_game_that_calls_the_model_asks_for_it_to_be_learnt_from(value_function: str, tmp_path: Path) -> None:
+def test_fitting_without_the_model_that_the_game_calls_raises(value_function: str, tmp_path: Path) -> None:
     X = numbers()
     model = LinearRegression().fit(X, X[:, 0])
     explainer(model, value_function=value_function).fit(X).save(tmp_path / "file")
@@ -161,7 +163,7 @@ def test_a_game_that_calls_the_model_asks_for_it_to_be_learnt_from(value_functio
         loaded.fit(X)
 
 
-def test_a_file_asks_for_the_users_networks(tmp_path: Path) -> None:
+def test_loading_without_the_networks_of_the_user_raises(tmp_path: Path) -> None:
     X = numbers()
     surrogate = Surrogate(nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1)))
     fitted = explainer(lambda rows: rows[:, 0], network=nn.Linear(4, 4), value_function=surrogate).fit(X)
@@ -176,7 +178,7 @@ def test_a_file_asks_for_the_users_networks(tmp_path: Path) -> None:
     assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
 
 
-def test_a_file_asks_for_the_users_game(tmp_path: Path) -> None:
+def test_loading_without_the_game_of_the_user_raises(tmp_path: Path) -> None:
     X = numbers(columns=3)
     game = Additive(players=3)
     fitted = explainer(None, value_function=game).fit(X)
@@ -222,8 +224,10 @@ def test_a_save_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_fitted_again_it_learns_another_model(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
-    """Not the game in the file, which is of the old one."""
+def test_a_loaded_explainer_can_be_fitted_to_another_model(
+    saved: tuple[FastSHAP, Path], frame: pd.DataFrame
+) -> None:
+    """The fit does not use the game in the file, which belongs to the old model."""
 
     def other(rows: pd.DataFrame) -> Any:
         return rows["age"].to_numpy() / 10
@@ -234,18 +238,18 @@ def test_fitted_again_it_learns_another_model(saved: tuple[FastSHAP, Path], fram
     np.testing.assert_array_equal(loaded.shap_values(frame[:20]), fresh.shap_values(frame[:20]))
 
 
-def test_the_seed_is_in_the_file(saved: tuple[FastSHAP, Path]) -> None:
+def test_the_seed_is_saved(saved: tuple[FastSHAP, Path]) -> None:
     assert FastSHAP.load(saved[1]).random_state == saved[0].random_state == 0
 
 
 class Dribble(io.BytesIO):
-    """A pipe, which gives a little at a time."""
+    """A stream that returns at most 1000 bytes per read, as a pipe may do."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         return super().read(min(1000, size) if size is not None and size > 0 else size)
 
 
-def test_a_stream_that_gives_a_little_at_a_time(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
+def test_streams_with_short_reads_can_be_loaded(saved: tuple[FastSHAP, Path], frame: pd.DataFrame) -> None:
     loaded = FastSHAP.load(Dribble(saved[1].read_bytes()))
     np.testing.assert_array_equal(loaded.shap_values(frame[:5]), saved[0].shap_values(frame[:5]))
 
@@ -257,8 +261,8 @@ def test_a_header_that_announces_too_many_bytes_is_refused(end: Any) -> None:
         FastSHAP.load(io.BytesIO(len(header).to_bytes(8, "little") + header))
 
 
-def test_players_are_those_of_the_fit_after_loading(tmp_path: Path) -> None:
-    """Columns that are numbered otherwise than they stand, and a group of one."""
+def test_a_fit_after_loading_has_the_same_players(tmp_path: Path) -> None:
+    """The column labels are numbers that differ from the positions, and one group has one column."""
     X = pd.DataFrame(numbers(100, 4), columns=[3, 2, 1, 0])
 
     def model(rows: pd.DataFrame) -> Any:
@@ -273,7 +277,7 @@ def test_players_are_those_of_the_fit_after_loading(tmp_path: Path) -> None:
     assert again.partition_ == fitted.partition_
 
 
-def test_a_graph_is_refused(tmp_path: Path) -> None:
+def test_an_onnx_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "it.onnx").write_bytes(b"\x08\x08\x12\x07pytorch" * 20)
     with pytest.raises(FileFormatError, match=r"it\.onnx is a graph, for serve and page"):
         FastSHAP.load(tmp_path / "it.onnx")

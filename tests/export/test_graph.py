@@ -1,4 +1,4 @@
-"""An exported explainer, which runs without torch."""
+"""Tests of exported explainers, which run without torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastshapley.export.graph import Graph
 
 @pytest.fixture(scope="module")
 def table(exported: Any) -> tuple[pd.DataFrame, Any]:
-    """The data and the model."""
+    """Return the data and the model."""
     return exported.X, exported.explainer.model
 
 

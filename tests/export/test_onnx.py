@@ -1,4 +1,4 @@
-"""An explainer as an ONNX graph gives what it gives itself."""
+"""Tests of the ONNX export: a graph returns the same values as its explainer."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def people_model() -> tuple[pd.DataFrame, Any]:
 @pytest.mark.parametrize(
     "options", [{}, {"link": "logit"}, {"players": Groups({"work": ["income", "job"]})}, {"normalize": "never"}]
 )
-def test_tables(options: Any, people_model: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
+def test_the_graph_of_a_table_returns_the_values_of_the_explainer(
+    options: Any, people_model: tuple[pd.DataFrame, Any], tmp_path: Path
+) -> None:
     X, model = people_model
     fitted = explainer(model, recipe=RECIPE, **options).fit(X)
     path = tmp_path / "graph.onnx"
@@ -71,7 +73,9 @@ def test_tables(options: Any, people_model: tuple[pd.DataFrame, Any], tmp_path: 
         np.testing.assert_allclose(found["error_std"], fitted(X[:300], errors=True).error_std, atol=1e-5)
 
 
-def test_what_it_knows(people_model: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
+def test_the_metadata_holds_columns_players_outputs_report_and_ranges(
+    people_model: tuple[pd.DataFrame, Any], tmp_path: Path
+) -> None:
     X, model = people_model
     fitted = explainer(model, recipe=RECIPE).fit(X)
     fitted.export_onnx(tmp_path / "graph.onnx")
@@ -86,7 +90,9 @@ def test_what_it_knows(people_model: tuple[pd.DataFrame, Any], tmp_path: Path) -
     assert 18 <= low < middle < high <= 80
 
 
-def test_a_game_of_the_model_takes_its_outputs(people_model: tuple[pd.DataFrame, Any], tmp_path: Path) -> None:
+def test_the_graph_of_a_game_that_calls_the_model_takes_the_outputs_of_the_model(
+    people_model: tuple[pd.DataFrame, Any], tmp_path: Path
+) -> None:
     X, model = people_model
     fitted = explainer(model, recipe=RECIPE, value_function="baseline").fit(X)
     fitted.export_onnx(tmp_path / "graph.onnx")
@@ -96,7 +102,7 @@ def test_a_game_of_the_model_takes_its_outputs(people_model: tuple[pd.DataFrame,
 
 
 @pytest.mark.parametrize("network", [None, UNet(width=8)])
-def test_images(network: Any, tmp_path: Path) -> None:
+def test_the_graph_of_images_returns_the_values_of_the_explainer(network: Any, tmp_path: Path) -> None:
     fitted = image_explainer(network=network).fit(IMAGES)
     fitted.export_onnx(tmp_path / "graph.onnx")
     found = run(tmp_path / "graph.onnx", rows=np.asarray(IMAGES[:7], dtype=np.float32))
@@ -105,7 +111,7 @@ def test_images(network: Any, tmp_path: Path) -> None:
     assert metadata(tmp_path / "graph.onnx")["players"]["grid"] is not None
 
 
-def test_it_runs_where_there_is_no_torch(tmp_path: Path) -> None:
+def test_the_graph_runs_without_torch(tmp_path: Path) -> None:
     X = numbers(300)
     fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1]).fit(X)
     fitted.export_onnx(tmp_path / "graph.onnx")
@@ -123,7 +129,7 @@ def test_it_runs_where_there_is_no_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script), *arguments], check=True)
 
 
-def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_exports_a_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     X = numbers(300)
     fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1]).fit(X)
     fitted.save(tmp_path / "small.fastshap")
@@ -135,7 +141,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "nothing.fastshap does not exist" in capsys.readouterr().err
 
 
-def test_a_network_of_the_users_is_exported(tmp_path: Path) -> None:
+def test_a_network_of_the_user_is_exported(tmp_path: Path) -> None:
     X = numbers(300)
     body = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
     fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1], network=body).fit(X)
@@ -144,7 +150,7 @@ def test_a_network_of_the_users_is_exported(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["shap_values"][..., 0], fitted(X[:5]).values, atol=1e-5)
 
 
-def test_a_graph_that_is_wrong_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_with_wrong_values_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1]).fit(numbers(300))
     (tmp_path / "graph.onnx").write_text("before")
     session = onnxruntime.InferenceSession

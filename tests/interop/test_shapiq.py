@@ -25,7 +25,7 @@ EXACT = [
     shapiq.UnbiasedKernelSHAP,
     shapiq.SVARM,
     shapiq.kADDSHAP,
-]  # exact if the budget covers all coalitions
+]  # Exact if the budget covers all coalitions.
 SAMPLING = [shapiq.PermutationSamplingSV, shapiq.StratifiedSamplingSV]
 
 
@@ -86,7 +86,7 @@ def test_sampling_approximators_are_within_five_standard_errors(name: str, appro
         joined = without.copy()
         joined[:, player] = True
         marginal = theirs(joined) - theirs(without)
-        contributions = budget / (2 * theirs.n_players)  # per player, two evaluations each
+        contributions = budget / (2 * theirs.n_players)  # Per player, with two evaluations each.
         tolerance = 5 * np.ptp(marginal) / 2 / np.sqrt(contributions) + 1e-9
         assert abs(found.get_n_order_values(1)[player] - ours[player]) <= tolerance
 

@@ -1,4 +1,4 @@
-"""What may be spent on error bars and on the report."""
+"""Tests of the limits on the work for error bars and for the report."""
 
 from __future__ import annotations
 

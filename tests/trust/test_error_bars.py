@@ -44,7 +44,7 @@ def model(X: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def coverage_error(covered: NDArray[np.float64]) -> float:
-    """Return the standard error of a coverage, (n,) by row, with that of a calibration on ``CALIBRATED`` rows."""
+    """Return the standard error of a mean over rows, including that of a calibration on ``CALIBRATED`` rows."""
     return float(covered.std() * (1 / len(covered) + 1 / CALIBRATED) ** 0.5)
 
 
@@ -108,7 +108,7 @@ def test_a_tolerance_is_met(fitted: FastSHAP, X: NDArray[np.float64], truth: NDA
 
 
 def assessed(fitted: FastSHAP, X: NDArray[np.float64]) -> AssessedRows:
-    """Return rows with what pairs of coalitions say about their values."""
+    """Return rows with the errors of their values, as estimated from pairs of coalitions."""
     x = fitted.schema_.encode(X)[:]
     assert isinstance(x, torch.Tensor)
     phi = normalized_values(fitted.network_, fitted.value_function_, x)

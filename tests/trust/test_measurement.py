@@ -1,4 +1,4 @@
-"""The true values that a report is measured against, and the game's distance to the model."""
+"""Tests of the true values that a report compares with, and of the fidelity of the game to the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fastshapley.value_functions.protocol import total_values
 
 
 def evenly(game: ValueFunction) -> Callable[[Tensor], Tensor]:
-    """Return a function to values that are the same for all players and sum to grand minus null."""
+    """Return a function whose values are equal for all players and sum to grand minus null."""
 
     def explain(x: Tensor) -> Tensor:
         return normalize(
@@ -151,7 +151,7 @@ def test_the_model_is_called_no_more_often_than_allowed() -> None:
 
 
 def test_calls_of_the_game_count_as_calls_of_the_model() -> None:
-    """A game of another model of as many outputs: its calls for the true values leave fewer for the fidelity."""
+    """The game has another model. Its calls for the true values leave fewer calls for the fidelity."""
     measured, x = measured_network("baseline")
     other = ModelFunction(lambda rows: rows[:, 0], TableSchema.of(numbers(300)), x[:10])
     model = measured.game.model_  # type: ignore[attr-defined]
