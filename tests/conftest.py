@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures that several test modules share."""
 
 import signal
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ torch.set_num_threads(1)  # the networks here are tiny, and the machine may be b
 
 @pytest.fixture
 def seeded() -> Iterator[None]:
-    """New layers draw their weights from the global generator: a seed for it, and its state afterwards."""
+    """Seed the global generator, which new layers draw their weights from, and restore its state afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
@@ -29,7 +29,7 @@ def seeded() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Exported:
-    """An explainer of people, with error bars: itself, its two files, and the table it was fitted to."""
+    """An explainer of the people table with error bars, its two files, and the table."""
 
     explainer: FastSHAP
     graph: Path
@@ -39,7 +39,7 @@ class Exported:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """What the tests of graphs and servers share; the files are not to be changed."""
+    """An explainer and its files, shared by the tests of graphs and servers. Tests must not change the files."""
     pytest.importorskip("onnxruntime", reason="needs the onnx extra")
     pytest.importorskip("onnxscript", reason="needs the onnx extra")
     X, y = people(400)
@@ -50,12 +50,12 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return Exported(fitted, folder / "people.onnx", folder / "people.fastshap", X)
 
 
-# What the tests of the page share: graphs of other kinds than the one above, and a browser.
+# Fixtures for the tests of the page: graphs of other kinds than the one above, and a browser.
 
 
 @pytest.fixture(scope="session")
 def groups_graph(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a player with two columns, on the scale of the logarithm, whose values need not add up."""
+    """A graph with a player of two columns, the log link, and values that are not normalised."""
     from fastshapley import Groups
 
     graph = tmp_path_factory.mktemp("groups") / "groups.onnx"
@@ -68,7 +68,7 @@ def groups_graph(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def baseline_graph(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a game that only the model can play."""
+    """A graph of a baseline game, which needs the model for each evaluation."""
     graph = tmp_path_factory.mktemp("baseline") / "baseline.onnx"
     explainer(exported.explainer.model, value_function="baseline", link="logit").fit(exported.X).export_onnx(graph)
     return graph
@@ -76,7 +76,7 @@ def baseline_graph(exported: Exported, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def iris_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of three classes."""
+    """A graph of a model with three classes."""
     from sklearn.datasets import load_iris
     from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -89,7 +89,7 @@ def iris_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def image_explainer() -> FastSHAP:
-    """Of digits, with error bars."""
+    """An explainer of digits, with error bars."""
     import small_images
 
     recipe = replace(small_images.QUICK, errors=Training(steps=20))
@@ -105,7 +105,7 @@ def image_graph(image_explainer: FastSHAP, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    """Chromium. It is a module's, and not the session's: an event loop runs as long as it does."""
+    """Chromium. The scope is the module because an event loop runs as long as the browser does."""
     from browser import launched
 
     with launched() as running:
@@ -114,7 +114,7 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture
 def opened(browser: object) -> Iterator[object]:
-    """Opens pages (see `Windows`); afterwards nothing has gone wrong there."""
+    """Open pages (see `Windows`), and check afterwards that they had no errors."""
     from browser import Windows
 
     windows = Windows(browser)
@@ -122,7 +122,7 @@ def opened(browser: object) -> Iterator[object]:
     windows.close()
 
 
-# Fixtures of the tests of downloads.
+# Fixtures for the tests of downloads.
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ def _normal(seed: int, *shape: int) -> Tensor:
 
 
 class KnownGame(Protocol):
-    """A value function that can generate rows, and knows their Shapley values."""
+    """A value function that can generate rows and compute their exact Shapley values."""
 
     @property
     def players(self) -> int: ...

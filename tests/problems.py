@@ -1,4 +1,4 @@
-"""Small problems that the tests of the explainer share."""
+"""Small tables, models and explainers that several test modules share."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def people(rows: int = 300, seed: int = 0) -> tuple[pd.DataFrame, NDArray[Any]]:
 
 
 def people_model(X: pd.DataFrame, y: NDArray[Any]) -> Any:
-    """A model of people that takes the table as it is."""
+    """A model of the people table that accepts the table without preprocessing."""
     encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
     return make_pipeline(encoder, HistGradientBoostingClassifier()).fit(X, y)
 
 
 def records(X: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as they come out of JSON."""
+    """Rows as JSON decodes them."""
     found: list[dict[str, Any]] = json.loads(X.to_json(orient="records"))
     return found
 
 
 def explainer(model: Any, **options: Any) -> FastSHAP:
-    """An explainer that trains in a moment."""
+    """An explainer that trains quickly."""
     return FastSHAP(model, **{"recipe": QUICK, "random_state": 0, "progress": False, **options})
 
 
 def assert_additive(fitted: FastSHAP, X: Any) -> None:
-    """Values plus base value equal the grand coalition's value, within 1e-5 of the outputs' size."""
+    """Assert that values plus base value equal the grand coalition's value, within 1e-5 of the largest output."""
     explanation = fitted(X)
     outputs = fitted.value_function_.outputs
     values = np.asarray(explanation.values).reshape(len(X), -1, outputs)

@@ -1,4 +1,4 @@
-"""Small networks on scikit-learn's digits, of 8 x 8 pixels, and explainers that train in a moment."""
+"""Small networks on scikit-learn's digits of 8 x 8 pixels, and explainers that train quickly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BINS = np.kron([[0, 1], [2, 3]], np.ones((4, 4), dtype=int))  # the same players
 
 
 def digits(count: int = 96) -> tuple[Tensor, Tensor]:
-    """Images (n, 1, 8, 8) of noughts, ones and twos, with pixels from 0 to 1, and what they show."""
+    """Images (n, 1, 8, 8) of the digits 0, 1 and 2, with pixels from 0 to 1, and their labels."""
     images, labels = load_digits(n_class=3, return_X_y=True)
     return torch.from_numpy(images[:count]).float().reshape(-1, 1, 8, 8) / 16, torch.from_numpy(labels[:count])
 
@@ -56,7 +56,7 @@ def network(outputs: int = 3, seed: int = 0, width: int = 8, dropout: float = 0.
 
 
 def trained(outputs: int = 3) -> nn.Sequential:
-    """The network after a few steps on the digits; of one output, whether it is a nought."""
+    """The network after a few steps on the digits. A single output predicts whether the digit is 0."""
     model = network(outputs)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(30):
@@ -69,13 +69,13 @@ def trained(outputs: int = 3) -> nn.Sequential:
     return model.eval()
 
 
-with one_thread():  # on several, two processes do not come to the same weights
+with one_thread():  # with several threads, two processes get different weights
     MODELS = {outputs: trained(outputs) for outputs in (1, 2, 3)}
 MODEL = MODELS[3]
 
 
 def explainer(model: Any = MODEL, **options: Any) -> FastSHAP:
-    """An explainer that trains in a moment."""
+    """An explainer that trains quickly."""
     given = {"players": GRID, "logits": True, "recipe": QUICK, "random_state": 0, "progress": False}
     return FastSHAP(model, **{**given, **options})
 

@@ -1,4 +1,4 @@
-"""Advice on the fastest way to Shapley values."""
+"""Tests of the advice on the fastest way to compute Shapley values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def advice() -> Advice:
 
 
 def test_a_network_is_not_advised_for_a_single_row(advice: Advice) -> None:
-    """It takes the time of the other ways, and its training in addition."""
+    """Training a network takes longer than computing one row in another way."""
     assert sorted(names(advice)) == ["amortised", "exact", "sampling"]
     assert advice.best.name in ("exact", "sampling")
     assert all(0 < way.once < math.inf and 0 < way.each < math.inf for way in advice.ways)
@@ -55,7 +55,7 @@ def test_a_network_is_the_fastest_for_many_rows(advice: Advice) -> None:
     assert ways["amortised"].seconds(10**9) < ways["exact"].seconds(10**9)
 
 
-def test_a_slow_model_makes_evaluations_of_its_own_game_slow() -> None:
+def test_a_slow_model_makes_the_ways_that_evaluate_it_slow() -> None:
     def slow(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         time.sleep(1e-5 * len(rows))
         return smooth(rows)
@@ -74,7 +74,7 @@ def test_a_slow_model_makes_evaluations_of_its_own_game_slow() -> None:
     assert found[1]["exact"].each > 4096 * 1e-5
 
 
-def test_tree_models_have_a_way_of_their_own() -> None:
+def test_tree_models_are_also_offered_tree_shap() -> None:
     X = numbers(300, 5)
     forest = RandomForestRegressor(20, random_state=0).fit(X, smooth(X))
     found = FastSHAP.advise(forest, X, rows=10, **SETTINGS)
@@ -114,7 +114,7 @@ def test_the_suggested_code_repeats_the_settings() -> None:
 
 
 def test_sampling_with_the_advised_budget_reaches_the_error() -> None:
-    """The error is at most half above the target: a short trial predicts it only roughly."""
+    """The error is at most 1.5 times the target, because a short trial predicts it only roughly."""
     X = numbers(1000, 9)
     for error in (0.03, 0.003):
         advice = FastSHAP.advise(smooth, X, rows=10, error=error, value_function="baseline", **SETTINGS)
@@ -145,14 +145,14 @@ def test_the_sampling_recipe_trains_no_network() -> None:
     np.testing.assert_allclose(fitted(X[:5], budget=64).values, truth, atol=1e-6)
 
 
-def test_images_get_advice() -> None:
+def test_advice_for_images_includes_a_network() -> None:
     settings = image_explainer().get_params(deep=False)
     found = FastSHAP.advise(settings.pop("model"), IMAGES, rows=100, error=0.1, seconds=20.0, **settings)
     assert "amortised" in names(found)
 
 
-def test_a_trial_measures_without_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    """The report of the trial's network would warn. Afterwards the logger's level is as before."""
+def test_a_trial_logs_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """The report on the trial's network would log a warning. The logger's level is restored afterwards."""
     X = numbers(60, 5)
     calls: list[tuple[Recipe, float]] = []
 
@@ -174,7 +174,7 @@ def test_a_trial_measures_without_warnings(caplog: pytest.LogCaptureFixture) -> 
     assert min(trial.model_pace, trial.evaluation_pace, trial.forward_pace, trial.squared_size) > 0
 
 
-def test_a_logger_is_quiet_inside_only() -> None:
+def test_quiet_logger_restores_the_level_on_exit() -> None:
     logger = logging.getLogger("a logger of this test")
     logger.setLevel(logging.INFO)
 

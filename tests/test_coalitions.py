@@ -1,4 +1,4 @@
-"""Random draws and enumeration of coalitions."""
+"""Tests of the sampling and enumeration of coalitions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_sizes_follow_the_shapley_kernel(players: int) -> None:
 
 
 @pytest.mark.parametrize("paired", [False, True])
-def test_every_coalition_has_its_kernel_probability(paired: bool) -> None:
+def test_coalitions_are_sampled_with_the_kernel_probabilities(paired: bool) -> None:
     players = 5
     s = sample_kernel(100, 200, players, generator(1), paired=paired)
     independent = s[:, :100] if paired else s
@@ -80,7 +80,7 @@ def test_the_second_half_of_paired_coalitions_are_complements() -> None:
 
 
 @pytest.mark.parametrize("players", [2, 5, 12])
-def test_sizes_of_pairs_are_equally_likely_and_their_weights_give_the_kernel(players: int) -> None:
+def test_pair_sizes_are_uniform_and_pair_weights_give_the_shapley_kernel(players: int) -> None:
     s = sample_pairs(200, 100, players, generator())
     assert s.shape == (200, 50, players)
     sizes = s.sum(-1)
@@ -109,13 +109,13 @@ def test_uniform_sizes_include_the_empty_and_the_full_coalition() -> None:
 
 
 @pytest.mark.parametrize("count", [100, 60_000])
-def test_subsets_have_the_sizes_asked_for(count: int) -> None:
+def test_subsets_have_the_requested_sizes(count: int) -> None:
     sizes = torch.randint(0, 8, (2, count // 2), generator=generator())
     assert torch.equal(subsets(sizes, 7, generator()).sum(-1), sizes)
 
 
 @pytest.mark.parametrize("count", [10, 30_000])
-def test_sampling_is_a_function_of_the_generator_alone(count: int) -> None:
+def test_samples_depend_only_on_the_generator(count: int) -> None:
     before = torch.get_rng_state()
     first, again = (sample_kernel(2, count, 5, generator(3)) for _ in range(2))
     assert torch.equal(first, again)

@@ -36,7 +36,7 @@ INDEPENDENT = {
     "images": [GUIDES / "images.md"],
     "api": sorted((DOCS / "api").glob("*.md")),
 }
-OPENED = (  # pages with mathematics, code, pictures and tables
+OPENED = (  # pages with formulas, code, pictures and tables
     "index",
     "start",
     "how-it-works",
@@ -198,7 +198,7 @@ def test_every_public_name_is_documented(built: dict[Path, Page]) -> None:
 
 
 def test_public_names_are_documented_under_public_paths(built: dict[Path, Page]) -> None:
-    """No page of the API shows a path that leads through a private module."""
+    """No API page shows a path through a private module."""
     public = {"baselines", "client", "datasets", "distributed", "errors", "estimators", "export", "interop"}
     public |= {"metrics", "players", "value_functions", *fastshapley.__all__}
     ids = set().union(*(page.ids for path, page in built.items() if path.parent.name == "api"))
@@ -269,7 +269,7 @@ def test_a_wrong_formula_stops_the_build(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "latex", [r"\unknown{2}", "{a", "a}", "x^", "x_1_2", r"\left( a", r"\binom{a}{b}^2", "a & b"]
 )
-def test_wrong_formulas_are_detected(latex: str) -> None:
+def test_wrong_formulas_raise(latex: str) -> None:
     pytest.importorskip("latex2mathml", reason="needs the docs extra")
     hooks = runpy.run_path(os.fspath(DOCS / "_hooks.py"))
     assert hooks["mathml"]("x^2").startswith("<math")
@@ -277,8 +277,8 @@ def test_wrong_formulas_are_detected(latex: str) -> None:
         hooks["mathml"](latex)
 
 
-def test_every_line_of_the_report_is_explained() -> None:
-    """Labels that a report prints stand in the table of the page that explains them."""
+def test_every_line_of_the_report_is_documented() -> None:
+    """Every label that a report prints is in the table in start.md."""
     explained = {
         line.split("`")[1] for line in (DOCS / "start.md").read_text().splitlines() if line.startswith("| `")
     }
@@ -300,8 +300,8 @@ def test_every_line_of_the_report_is_explained() -> None:
     assert {label.strip() for label in report.lines()} <= explained
 
 
-def test_a_browser_contacts_no_other_host(site: Path, browser: Any) -> None:
-    """On a small screen, no page is wider than the screen, and the search works."""
+def test_pages_in_a_browser_contact_no_other_host_and_fit_a_small_screen(site: Path, browser: Any) -> None:
+    """The search works on a small screen, too."""
     handler = functools.partial(_Quiet, directory=os.fspath(site))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -376,7 +376,7 @@ def test_code_of_continued_guides_runs(name: str, followed: Path) -> None:
 
 
 def test_code_of_the_guide_on_serving_runs(followed: Path) -> None:
-    """The server is started as the guide says, and receives requests from the client and from curl."""
+    """The server is started as the guide says, and answers requests from the client and from curl."""
     pytest.importorskip("onnxscript", reason="needs the onnx extra")
     pytest.importorskip("uvicorn", reason="needs the serve extra")
     from servers import serving
@@ -402,8 +402,8 @@ def _found(word: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_exist(page: Path) -> None:
-    """Shell commands are valid for our command line, for make, or for pip with existing extras."""
+def test_shell_commands_are_valid(page: Path) -> None:
+    """Shell commands are valid for our command line, for make, or for pip with extras that exist."""
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for command in commands(page):

@@ -1,4 +1,4 @@
-"""The library's exceptions."""
+"""Tests of the library's exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example runs as a script and prints what it promises."""
+"""Tests that every example runs as a script and prints the expected results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_serve_example_returns_the_values_of_the_library(tmp_path: Path) -> None
     assert "['diabetes']" in printed
     found = re.search(r"library itself: (\S+)", printed)
     assert found is not None
-    assert float(found[1]) < 1e-3  # values are up to 100, and the graph computes in float32
+    assert float(found[1]) < 1e-3  # values are at most 100, and the graph computes in float32
 
 
 def test_images_example_prints_shapes_and_writes_a_picture(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""FastSHAP as a user meets it."""
+"""Tests of FastSHAP through its public methods, on tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fastshapley.value_functions import Baseline, Marginal, Missing, Surrogate
 
 
 def pipeline(frame: pd.DataFrame, label: Any) -> Any:
-    """A scikit-learn pipeline that insists on a DataFrame with these columns."""
+    """A scikit-learn pipeline that requires a DataFrame with these columns."""
     encode = make_column_transformer(
         (OneHotEncoder(handle_unknown="ignore"), ["job", "city"]),
         (SimpleImputer(), ["age", "income"]),
@@ -53,7 +53,7 @@ def fitted(table: tuple[pd.DataFrame, Any]) -> FastSHAP:
 
 
 class TestModels:
-    """Every kind of model: shapes as in shap, and additivity."""
+    """Every kind of model gives additive values in the shapes that shap uses."""
 
     X = numbers()
     y = (X @ [1.0, -1.0, 0.5, 0.0] > 0).astype(int)
@@ -107,25 +107,25 @@ class TestModels:
             "function",
         ],
     )
-    def test_shapes_and_additivity(self, name: str) -> None:
+    def test_shapes_are_those_of_shap_and_values_are_additive(self, name: str) -> None:
         model, shape = self.cases()[name]
         fitted = explainer(model).fit(self.X)
         assert fitted.shap_values(self.X[:7]).shape == (7, *shape)
         assert fitted(self.X[:7]).base_values.shape == (7, *shape[1:])
         assert_additive(fitted, self.X[:50])
         assert fitted.report_ is not None
-        # values of zero would have an error of 1; the worst of these models had .074 when this was written
+        # Values of zero have an error of 1. The largest error of these models was 0.074 when this was written.
         assert fitted.report_.relative_squared_error < 0.2
 
     @pytest.mark.parametrize("value_function", ["surrogate", "marginal", "baseline"])
     @pytest.mark.parametrize("link", ["identity", "logit"])
-    def test_value_functions_and_links(self, value_function: str, link: str) -> None:
+    def test_values_are_additive_for_every_value_function_and_link(self, value_function: str, link: str) -> None:
         fitted = explainer(LogisticRegression().fit(self.X, self.y), value_function=value_function, link=link)
         fitted.fit(self.X)
         assert_additive(fitted, self.X[:50])
 
     def test_explanations_get_close_to_exact_values(self) -> None:
-        """A linear model with the marginal game has its Shapley values in closed form."""
+        """The Shapley values of a linear model with a marginal game are known in closed form."""
         model = LinearRegression().fit(self.X, self.X @ [3.0, -2.0, 1.0, 0.0])
         fitted = explainer(model, value_function=Marginal(background=self.X), recipe="default").fit(self.X)
         test = numbers(50, seed=1)
@@ -136,7 +136,9 @@ class TestModels:
 
 
 class TestTables:
-    def test_a_frame_with_strings_and_gaps(self, fitted: FastSHAP, table: tuple[pd.DataFrame, Any]) -> None:
+    def test_a_frame_with_strings_and_gaps_is_explained(
+        self, fitted: FastSHAP, table: tuple[pd.DataFrame, Any]
+    ) -> None:
         frame, _ = table
         explanation = fitted(frame[:20])
         assert explanation.values.shape == (20, 5, 2)
@@ -145,20 +147,22 @@ class TestTables:
         assert explanation.display_data[:20, 3].tolist() == frame["city"][:20].tolist()
         assert_additive(fitted, frame)
 
-    def test_the_models_values_sum_to_zero_over_its_classes(self, fitted: FastSHAP, table: Any) -> None:
+    def test_values_of_probabilities_sum_to_zero_over_the_classes(self, fitted: FastSHAP, table: Any) -> None:
         values = fitted.shap_values(table[0][:20])
         np.testing.assert_allclose(values.sum(-1), 0, atol=1e-6)
 
-    def test_rows_are_explained_alike_alone_and_together(self, fitted: FastSHAP, table: Any) -> None:
+    def test_values_of_a_row_do_not_depend_on_the_other_rows(self, fitted: FastSHAP, table: Any) -> None:
         frame = table[0]
         together = fitted.shap_values(frame[:5])
         alone = np.concatenate([fitted.shap_values(frame[i : i + 1]) for i in range(5)])
         np.testing.assert_allclose(alone, together, atol=1e-5)
 
-    def test_no_rows(self, fitted: FastSHAP, table: Any) -> None:
+    def test_no_rows_give_an_empty_array(self, fitted: FastSHAP, table: Any) -> None:
         assert fitted.shap_values(table[0][:0]).shape == (0, 5, 2)
 
-    def test_an_unseen_category_works(self, fitted: FastSHAP, table: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_unseen_category_is_explained_and_logged(
+        self, fitted: FastSHAP, table: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
         strange = table[0][:3].assign(job="pilot")
         assert np.isfinite(fitted.shap_values(strange)).all()
         assert "'pilot'" in caplog.text
@@ -174,11 +178,11 @@ class TestTables:
             (lambda f: f.iloc[0], "Series"),
         ],
     )
-    def test_tables_that_do_not_fit(self, fitted: FastSHAP, table: Any, change: Any, message: str) -> None:
+    def test_tables_with_other_columns_raise(self, fitted: FastSHAP, table: Any, change: Any, message: str) -> None:
         with pytest.raises(InputError, match=message):
             fitted(change(table[0][:3]))
 
-    def test_tensors(self) -> None:
+    def test_tensors_are_explained(self) -> None:
         X = torch.from_numpy(numbers()).float()
         torch.manual_seed(0)
         fitted = explainer(nn.Linear(4, 1)).fit(X)
@@ -198,7 +202,7 @@ class TestTables:
         again = explainer(model, value_function=fitted.value_function_).fit(X)
         assert again.player_names_ == fitted.player_names_
 
-    def test_every_plot_that_takes_an_explanation(self, fitted: FastSHAP, table: Any) -> None:
+    def test_every_plot_accepts_an_explanation(self, fitted: FastSHAP, table: Any) -> None:
         plt = pytest.importorskip("matplotlib.pyplot")
         plt.switch_backend("Agg")
         frame = table[0][:30].assign(age=table[0]["age"].astype("Int64"))
@@ -213,7 +217,7 @@ class TestTables:
         shap.plots.scatter(explanation[:, "job"], show=False)
         plt.close("all")
 
-    def test_groups_of_mixed_columns_are_put_into_words(self, table: Any) -> None:
+    def test_groups_of_mixed_columns_are_displayed_as_text(self, table: Any) -> None:
         frame = table[0]
         groups = Groups({"work": ["job", "income"]})
         fitted = explainer(lambda rows: rows["age"].to_numpy(float), players=groups).fit(frame)
@@ -223,7 +227,7 @@ class TestTables:
 
 class TestGivenGames:
     def test_a_rare_event_is_not_a_constant_game(self) -> None:
-        """No validation row shows the event, but training rows do."""
+        """The event occurs in training rows, but in no validation row."""
         X = numbers(400)
         X[:, 0] = 0
         X[:20, 0] = 1
@@ -232,7 +236,7 @@ class TestGivenGames:
         )
         np.testing.assert_allclose(fitted.shap_values(X[:1])[0], [1, 0, 0, 0], atol=0.2)
 
-    def test_members_of_a_users_game_are_its_own_business(self) -> None:
+    def test_other_attributes_of_a_custom_game_are_ignored(self) -> None:
         class Strange(Additive):
             scale = np.array([1.0, 2.0])
             cost = "high"
@@ -244,14 +248,14 @@ class TestGivenGames:
         assert fitted.shap_values(numbers(columns=3)).shape == (200, 3)
 
     @pytest.mark.parametrize("value_function", ["surrogate", "baseline"])
-    def test_pickles(self, value_function: str) -> None:
+    def test_a_pickled_explainer_gives_the_same_bytes(self, value_function: str) -> None:
         X = numbers()
         model = LogisticRegression().fit(X, X[:, 0] > 0)
         fitted = explainer(model, value_function=value_function).fit(X)
         again = pickle.loads(pickle.dumps(fitted))
         assert again.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
 
-    def test_an_unseen_category_that_the_model_refuses(self, table: Any) -> None:
+    def test_an_unseen_category_that_the_model_rejects_raises(self, table: Any) -> None:
         frame, label = table[0][["age", "city"]], table[1]
         encode = make_column_transformer((OneHotEncoder(), ["city"]), remainder="passthrough")
         model = make_pipeline(encode, LogisticRegression(max_iter=1000)).fit(frame, label)
@@ -262,9 +266,9 @@ class TestGivenGames:
         ):
             fitted(strange)
 
-    @pytest.mark.parametrize("columns", [3, 5, 12], ids=["fewer", "as many", "more"])
+    @pytest.mark.parametrize("columns", [3, 5, 12], ids=["fewer columns", "same number", "more columns"])
     @pytest.mark.parametrize("own_units", [0, 2])
-    def test_a_users_game_may_have_other_players_than_columns(self, columns: int, own_units: int) -> None:
+    def test_a_custom_game_may_have_more_or_fewer_players_than_columns(self, columns: int, own_units: int) -> None:
         game = Moebius.random(5, terms=columns)
         X = game.rows(300).numpy()
         fitted = explainer(None, value_function=game, recipe=replace(QUICK, own_units=own_units)).fit(X)
@@ -272,7 +276,7 @@ class TestGivenGames:
         assert values.shape == (20, 5)
         np.testing.assert_allclose(values.sum(1), game.shapley(game.rows(300)[:20]).sum((1, 2)), atol=1e-5)
 
-    def test_a_users_own_value_function(self) -> None:
+    def test_values_of_a_custom_value_function_are_additive(self) -> None:
         game = Additive(players=3)
         X = numbers(columns=3)
         fitted = explainer(None, value_function=game).fit(X)
@@ -281,7 +285,7 @@ class TestGivenGames:
         fast = fitted.shap_values(X[:20]).reshape(exact.values.shape)
         np.testing.assert_allclose(fast.sum(1), exact.values.sum(1), atol=1e-5)
 
-    def test_another_explainers_value_function_is_used_as_it_is(self, fitted: FastSHAP, table: Any) -> None:
+    def test_another_explainers_value_function_is_used_unchanged(self, fitted: FastSHAP, table: Any) -> None:
         frame = table[0]
         few = frame[frame["job"] != "clerk"]  # codes of categories must not shift
         again = explainer(fitted.model, value_function=fitted.value_function_).fit(few)
@@ -290,7 +294,7 @@ class TestGivenGames:
             again.estimate(frame[:5]).values, fitted.estimate(frame[:5]).values, strict=True
         )
 
-    def test_a_tree_that_takes_missing_values_is_a_surrogate(self) -> None:
+    def test_a_tree_that_accepts_missing_values_can_be_the_surrogate(self) -> None:
         X = numbers()
         y = (X[:, 0] > 0).astype(int)
         gappy = np.where(np.random.default_rng(0).random(X.shape) < 0.3, np.nan, X)
@@ -300,20 +304,20 @@ class TestGivenGames:
         null = tree.predict_proba(np.full((1, 4), np.nan))
         np.testing.assert_allclose(fitted(X[:1]).base_values, null)
 
-    def test_baseline_values_of_the_users(self) -> None:
+    def test_given_baseline_values_are_used(self) -> None:
         X, _ = people()
         X = X[["age", "income"]].fillna(30.0)
         model = LinearRegression().fit(X, X["age"] + 2 * X["income"])
         fitted = explainer(model, value_function=Baseline({"age": 20, "income": 10.0})).fit(X)
         np.testing.assert_allclose(fitted.estimate(X[:3]).values[..., 0], (X[:3] - [20, 10]) * [1, 2], atol=1e-6)
 
-    def test_a_link_that_contradicts_the_games(self, fitted: FastSHAP, table: Any) -> None:
+    def test_a_link_other_than_that_of_the_given_game_raises(self, fitted: FastSHAP, table: Any) -> None:
         with pytest.raises(ValueError, match="fitted with link 'identity'"):
             explainer(fitted.model, value_function=fitted.value_function_, link="logit").fit(table[0])
 
 
 class TestAlgorithm:
-    """The paper's Algorithm 2, on a game whose values are known."""
+    """The paper's Algorithm 2, on a game whose Shapley values are known."""
 
     X = numbers(400, 5)
     paper = Recipe(surrogate=(), explainer=Training(epochs=12, batch_size=32, learning_rate=3e-3, patience=5))
@@ -344,16 +348,16 @@ class TestAlgorithm:
         ids=lambda options: str(options) or "plain",
     )
     def test_every_variant_learns(self, options: dict[str, Any]) -> None:
-        """An explainer that has learnt nothing has an error of 1 without normalisation, and above .3 with it."""
+        """An untrained explainer has an error of 1 without normalisation, and above 0.3 with it."""
         assert self.error(**options) < 0.15
 
-    def test_never_normalised_values_need_not_sum_up(self) -> None:
+    def test_values_without_normalisation_are_not_additive(self) -> None:
         fitted = explainer(self.f, value_function="baseline", normalize="never").fit(self.X)
         explanation = fitted(self.X[:20])
         gap = explanation.values.sum(1) + explanation.base_values - self.f(self.X[:20])
         assert np.abs(gap).max() > 1e-3
 
-    def test_the_paper_recipe_is_the_papers(self) -> None:
+    def test_the_paper_recipe_has_the_settings_of_the_paper(self) -> None:
         from fastshapley.training.recipes import paper
 
         recipe = paper()
@@ -369,7 +373,7 @@ class TestAlgorithm:
 
 
 class TestProtocol:
-    def test_same_seed_same_bytes_and_global_generators_untouched(self, table: Any) -> None:
+    def test_the_same_seed_gives_the_same_bytes_and_leaves_global_generators_unchanged(self, table: Any) -> None:
         frame, label = table
         model = RandomForestClassifier(5, random_state=0, n_jobs=1).fit(frame[["age", "member"]], label)
         before = torch.get_rng_state(), str(np.random.get_state())  # noqa: NPY002
@@ -383,7 +387,7 @@ class TestProtocol:
         values = [e.shap_values(frame[["age", "member"]]) for e in (first, second, other)]
         assert values[0].tobytes() == values[1].tobytes() != values[2].tobytes()
 
-    def test_calls_of_the_model_are_counted(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_number_of_model_calls_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         calls = []
 
         def model(rows: Any) -> Any:
@@ -394,7 +398,7 @@ class TestProtocol:
             explainer(model, value_function=Marginal(10)).fit(numbers())
         assert f"The model was called with {sum(calls)} rows in all" in caplog.text
 
-    def test_parameters_and_clone(self) -> None:
+    def test_a_clone_has_the_same_parameters(self) -> None:
         model = LinearRegression().fit(numbers(), numbers()[:, 0])
         made = FastSHAP(model, penalty=0.5, players=Groups({"a": [0, 1]}), recipe=QUICK)
         copied = clone(made)
@@ -404,13 +408,13 @@ class TestProtocol:
         assert copied.players == made.players
         assert made.set_params(penalty=0.0).penalty == 0.0
 
-    def test_not_fitted(self) -> None:
+    def test_an_explainer_that_is_not_fitted_raises(self) -> None:
         with pytest.raises(NotFittedError, match="call fit"):
             FastSHAP(lambda rows: rows[:, 0]).shap_values(numbers())
         with pytest.raises(NotFittedError, match="call fit"):
             FastSHAP(lambda rows: rows[:, 0]).save("nowhere")
 
-    def test_bars_can_be_turned_off_and_show_both_phases(self) -> None:
+    def test_progress_bars_show_both_phases_and_can_be_turned_off(self) -> None:
         X = numbers()
         bars = io.StringIO()
         with redirect_stderr(bars):
@@ -421,30 +425,30 @@ class TestProtocol:
         for part in ("surrogate, epoch", "explainer, epoch", "loss=", "mse=-"):
             assert part in bars.getvalue()
 
-    def test_the_report_is_the_measured_distance(self, fitted: FastSHAP) -> None:
+    def test_the_report_measures_held_out_rows_against_exact_values(self, fitted: FastSHAP) -> None:
         report = fitted.report_
         assert report is not None
         assert report.truth == "exact, all 32 coalitions"
-        assert report.rows == 30  # of the 60 held out; the others chose the epoch
+        assert report.rows == 30  # half of the 60 held-out rows; the other half selects the epoch
         assert report.held_out
         assert f"{report.l2:.4g}" in str(report)
 
-    def test_kernel_estimates_of_the_same_game(self, fitted: FastSHAP, table: Any) -> None:
+    def test_kernel_estimates_agree_with_exact_values(self, fitted: FastSHAP, table: Any) -> None:
         exact = fitted.estimate(table[0][:10]).values
         kernel = fitted.estimate(table[0][:10], method="kernel", budget=4000, random_state=0)
         assert (np.abs(kernel.values - exact) <= 5 * kernel.stderr + 1e-6).all()
         with pytest.raises(InputError, match="method is 'magic'"):
             fitted.estimate(table[0][:10], method="magic")  # type: ignore[arg-type]
 
-    def test_permutation_estimates_of_the_same_game(self, fitted: FastSHAP, table: Any) -> None:
+    def test_permutation_estimates_agree_with_exact_values(self, fitted: FastSHAP, table: Any) -> None:
         exact = fitted.estimate(table[0][:10]).values
         sampled = fitted.estimate(table[0][:10], method="permutation", budget=4000, random_state=0)
         assert (np.abs(sampled.values - exact) <= 5 * sampled.stderr + 1e-6).all()
         assert sampled.evaluations.tolist() == [2 + 499 * 8] * 10  # two orders of 5 players at a time
 
 
-def test_small_data_gets_the_signs_right() -> None:
-    """The demonstration's table and model, at a fraction of its training."""
+def test_values_of_a_small_dataset_have_the_correct_signs() -> None:
+    """The table and model of the demonstration, with less training."""
     from sklearn.datasets import load_breast_cancer
 
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
@@ -464,14 +468,14 @@ def test_small_data_gets_the_signs_right() -> None:
     assert relative_squared_error(values, truth) < 0.15
 
 
-def test_no_tensor_of_the_users_changes() -> None:
+def test_fit_does_not_change_the_given_tensor() -> None:
     X = torch.from_numpy(numbers())
     kept: Tensor = X.clone()
     explainer(lambda rows: rows[:, 0]).fit(X)
     assert torch.equal(X, kept)
 
 
-def test_gaps_where_there_were_none_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_gaps_in_columns_that_had_none_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     X = pd.DataFrame(numbers(100, 3), columns=list("abc"))
     X.loc[::5, "c"] = np.nan
     fitted = explainer(lambda rows: rows["a"].to_numpy()).fit(X)
@@ -484,7 +488,7 @@ def test_gaps_where_there_were_none_are_told(caplog: pytest.LogCaptureFixture) -
         assert "Columns ['a'] have gaps and had none at fit. The gaps count as the column's mean" in caplog.text
 
 
-def test_one_player_has_no_error() -> None:
+def test_a_single_player_has_an_error_of_zero() -> None:
     X = numbers(100, 1)
     fitted = explainer(lambda rows: 2 * rows[:, 0]).fit(X)
     for options in ({"errors": True}, {"budget": 8}, {"tol": 0.1}):
@@ -494,7 +498,7 @@ def test_one_player_has_no_error() -> None:
 
 
 @pytest.mark.parametrize("options", [{"budget": np.inf}, {"budget": np.nan}, {"budget": "100"}, {"tol": "a"}])
-def test_what_is_no_budget(options: dict[str, Any]) -> None:
+def test_a_budget_that_is_not_a_finite_number_raises(options: dict[str, Any]) -> None:
     X = numbers(200, 3)
     fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1], recipe=replace(QUICK, errors=QUICK.explainer)).fit(X)
     with pytest.raises(InputError, match=r"(budget|tol) is .*: pass a finite number"):

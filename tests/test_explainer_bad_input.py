@@ -1,4 +1,4 @@
-"""What a user may get wrong: a clear error, or it works all the same."""
+"""Tests of FastSHAP with wrong or unusual input: it works, or raises a clear error."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class TestBadInput:
             ({"network": nn.Linear(3, 4)}, r"module from \(b, 4\) to \(b, 4\)"),
         ],
     )
-    def test_parameters(self, options: dict[str, Any], message: str) -> None:
+    def test_bad_parameters_raise(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             explainer(**{"model": lambda rows: rows[:, 0], **options}).fit(self.X)
 
-    def test_models(self) -> None:
+    def test_bad_models_raise(self) -> None:
         with pytest.raises(NotFittedError, match="not fitted"):
             explainer(LGBMClassifier()).fit(self.X)
         with pytest.raises(ModelError, match="not finite"):
@@ -49,7 +49,7 @@ class TestBadInput:
         with pytest.raises(ModelError, match="labels"):
             explainer(lambda rows: (rows[:, 0] > 0).astype(int)).fit(self.X)
 
-    def test_rows(self) -> None:
+    def test_bad_rows_raise(self) -> None:
         with pytest.raises(InputError, match="X has no rows"):
             explainer(lambda rows: rows[:, 0]).fit(self.X[:0])
         with pytest.raises(InputError, match="X_val has no rows"):
@@ -58,7 +58,7 @@ class TestBadInput:
             explainer(lambda rows: rows[:, 0]).fit(self.X, X_val=self.X[:, :3])
 
     @pytest.mark.filterwarnings("ignore:overflow")
-    def test_a_loss_that_is_not_finite(self) -> None:
+    def test_a_loss_that_is_not_finite_raises(self) -> None:
         recipe = replace(QUICK, surrogate=(Training(steps=50, learning_rate=1e30),))
         with pytest.raises(TrainingError, match=r"surrogate: the loss is .* Lower the learning rate"):
             explainer(lambda rows: rows[:, 0], recipe=recipe).fit(self.X)

@@ -1,4 +1,4 @@
-"""Fits within a budget of evaluations or of time, and what they never do twice."""
+"""Tests of fits with a budget of evaluations or of time, and of the evaluations that fits do not repeat."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastshapley.errors import InputError
 from fastshapley.metrics import relative_squared_error
 from fastshapley.value_functions import Baseline, Marginal, Surrogate
 
-# as many evaluations as there are: what bounds them is the budget
+# This recipe asks for more evaluations than there are, so only the budget limits them.
 WASTEFUL = replace(QUICK, targets=Targets(coalitions=8, evaluations=10**9, rows=10**6))
 BUDGETED = {"value_function": "baseline", "recipe": WASTEFUL, "evaluation_budget": 20_000}
 
@@ -41,7 +41,7 @@ def _processors(count: int, process: int) -> set[int]:
 
 
 class Counting:
-    """A model that keeps the rows it is called with, and on which threads."""
+    """A model that records the rows it is called with, and the threads that call it."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seen: list[NDArray[np.float64]] = []
@@ -60,7 +60,7 @@ class Counting:
 
 
 class CountingGame(Moebius):
-    """A game of the user's own that counts the coalitions it is asked for."""
+    """A custom game that counts the coalitions it evaluates."""
 
     calls = 0
 
@@ -70,7 +70,7 @@ class CountingGame(Moebius):
 
 
 def own_game(players: int) -> tuple[CountingGame, NDArray[np.float64]]:
-    """A game without null and grand, so that these are coalitions like others, and its rows."""
+    """A game and its rows. The game has no null and grand methods, so these count as ordinary coalitions."""
     game = Moebius.random(players, terms=players)
     return CountingGame(game.members, game.dividends), game.rows(300).numpy()
 
@@ -87,7 +87,9 @@ class TestEvaluations:
     )
     def test_a_budget_is_never_exceeded(self, value_function: Any, budgets: list[int]) -> None:
         X = numbers(400, 6)
-        recipe = QUICK if value_function is Surrogate else WASTEFUL  # evaluations of a surrogate are no calls
+        recipe = (
+            QUICK if value_function is Surrogate else WASTEFUL
+        )  # evaluations of a surrogate do not call the model
         for budget in budgets:
             model = Counting()
             fitted = explainer(model, value_function=value_function(), recipe=recipe, evaluation_budget=budget).fit(
@@ -98,16 +100,16 @@ class TestEvaluations:
 
     @pytest.mark.parametrize("players", [4, 8, 14])
     @pytest.mark.parametrize("budget", [1000, 4000, 30_000, 100_000])
-    @pytest.mark.parametrize("model", [None, f], ids=["game alone", "with a model"])
-    def test_a_budget_of_a_users_own_game_is_never_exceeded(self, players: int, budget: int, model: Any) -> None:
+    @pytest.mark.parametrize("model", [None, f], ids=["without a model", "with a model"])
+    def test_the_budget_of_a_custom_game_is_never_exceeded(self, players: int, budget: int, model: Any) -> None:
         game, X = own_game(players)
         if model is not None:
-            budget += 256  # on which the model is tried out
+            budget += 256  # the rows of the model's trial
         fitted = explainer(model, value_function=game, recipe=WASTEFUL, evaluation_budget=budget).fit(X)
         assert game.calls <= budget
         assert np.isfinite(fitted.shap_values(X[:20])).all()
 
-    def test_the_model_of_a_fitted_game_counts(self) -> None:
+    def test_model_calls_of_a_fitted_game_count_towards_the_budget(self) -> None:
         X = numbers(400, 6)
         model = Counting()
         game = explainer(model, value_function="baseline").fit(X).value_function_
@@ -115,7 +117,7 @@ class TestEvaluations:
         explainer(model, value_function=game, recipe=WASTEFUL, evaluation_budget=20_000).fit(X)
         assert model.calls - before <= 20_000
 
-    def test_one_player_needs_no_evaluations_to_learn_from(self) -> None:
+    def test_one_player_needs_no_evaluations_for_training(self) -> None:
         X = numbers(300, 1)
         fitted = explainer(f_of_one, value_function="marginal", evaluation_budget=400).fit(X)
         np.testing.assert_allclose(fitted.shap_values(X[:5]), fitted.estimate(X[:5]).values[..., 0])
@@ -125,7 +127,7 @@ class TestEvaluations:
         explainer(model, value_function="baseline", recipe=WASTEFUL, evaluation_budget=40_000).fit(numbers(400, 8))
         assert model.calls > 0.75 * 40_000
 
-    def test_a_budget_that_is_not_needed_changes_nothing(self) -> None:
+    def test_a_budget_larger_than_needed_changes_nothing(self) -> None:
         X = numbers()
         free, bounded = Counting(), Counting()
         first = explainer(free, value_function="baseline").fit(X)
@@ -134,34 +136,34 @@ class TestEvaluations:
         assert first.shap_values(X).tobytes() == second.shap_values(X).tobytes()
 
     @pytest.mark.parametrize("value_function", ["surrogate", "baseline", "marginal"])
-    def test_too_small_a_budget(self, value_function: str) -> None:
+    def test_too_small_a_budget_raises(self, value_function: str) -> None:
         model = Counting()
         with pytest.raises(InputError, match="evaluation_budget is 100"):
             explainer(model, value_function=value_function, evaluation_budget=100).fit(numbers())
 
-    def test_too_small_a_budget_of_a_users_own_game(self) -> None:
+    def test_too_small_a_budget_for_a_custom_game_raises(self) -> None:
         game, X = own_game(4)
         with pytest.raises(InputError, match="evaluation_budget is 100"):
             explainer(None, value_function=game, evaluation_budget=100).fit(X)
 
-    def test_the_error_says_how_many_it_takes(self) -> None:
+    def test_the_error_names_the_smallest_sufficient_budget(self) -> None:
         with pytest.raises(InputError, match=r"takes 1 per coalition: at least 1000 are needed"):
             explainer(f, value_function=Marginal(10), evaluation_budget=1000).fit(numbers())
 
     @pytest.mark.parametrize("value_function", ["marginal", "baseline"])
-    def test_the_papers_recipe_has_no_end_of_evaluations(self, value_function: str) -> None:
+    def test_an_evaluation_budget_with_the_paper_recipe_raises(self, value_function: str) -> None:
         fit = explainer(f, value_function=value_function, recipe="paper", evaluation_budget=10**6).fit
         with pytest.raises(InputError, match=r"evaluation_budget: .* Use recipe='default', or a time_budget"):
             fit(numbers())
 
-    def test_the_papers_recipe_on_a_surrogate_takes_one(self) -> None:
+    def test_a_recipe_without_targets_accepts_an_evaluation_budget_for_a_surrogate(self) -> None:
         model = Counting()
         recipe = replace(QUICK, targets=None)
         explainer(model, recipe=recipe, evaluation_budget=300).fit(numbers())
         assert model.calls <= 300
 
-    def test_more_evaluations_give_no_worse_explainer(self) -> None:
-        """Mean over seeds of the relative squared error to exact values, on rows that no fit saw."""
+    def test_more_evaluations_do_not_increase_the_error(self) -> None:
+        """The error is the mean relative squared error over seeds, on rows that are not in the training data."""
         X, test = numbers(400, 6), numbers(100, 6, seed=1)
         training = Training(steps=1000, batch_size=64, learning_rate=3e-3, schedule="cosine")
         recipe = replace(WASTEFUL, explainer=training, explainer_layers=Layers(2, 64, "silu"))
@@ -179,7 +181,7 @@ class TestEvaluations:
             assert means[i + 1] <= means[i] + 2 * (variances[i] + variances[i + 1]) ** 0.5
         assert means[2] < 0.5 * means[0]
 
-    def test_a_report_that_cannot_be_afforded_is_none(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_budget_too_small_for_a_report_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         X = numbers(300, 60)
         fitted = explainer(f, value_function="baseline", recipe=WASTEFUL, evaluation_budget=1260).fit(X)
         assert fitted.report_ is None
@@ -189,33 +191,33 @@ class TestEvaluations:
 class TestTime:
     @pytest.mark.parametrize("value_function", ["surrogate", "baseline", "marginal"])
     @pytest.mark.parametrize("seconds", [1e-9, 0.05, 1, np.float64(2.0)])
-    def test_any_time_gives_finite_additive_values(self, value_function: str, seconds: float) -> None:
+    def test_any_time_budget_gives_finite_additive_values(self, value_function: str, seconds: float) -> None:
         X = numbers(600, 6)
         fitted = explainer(f, value_function=value_function, recipe="default", time_budget=seconds).fit(X)
         assert np.isfinite(fitted.shap_values(X)).all()
         assert_additive(fitted, X[:50])
 
-    def test_a_fit_ends_with_its_time(self) -> None:
-        """A fit with a budget of 4 seconds uses more than half of them, and ends within 12 on a busy machine."""
+    def test_a_fit_takes_about_its_time_budget(self) -> None:
+        """A fit with a budget of 4 seconds takes more than 2 seconds, and less than 12 on a busy machine."""
         X, seconds = numbers(2000, 8), 4.0
-        explainer(f, recipe="default", time_budget=0.5).fit(X)  # what is done once in a process is done here
+        explainer(f, recipe="default", time_budget=0.5).fit(X)  # includes the work that a process does only once
         start = time.monotonic()
         fitted = explainer(f, recipe="default", time_budget=seconds).fit(X)
         assert 0.5 * seconds < time.monotonic() - start < 3 * seconds
         assert_additive(fitted, X[:50])
 
-    def test_the_papers_recipe_ends_with_the_time(self) -> None:
+    def test_a_time_budget_ends_the_paper_recipe(self) -> None:
         X = numbers(400, 6)
         fitted = explainer(f, value_function="baseline", recipe="paper", time_budget=0.5).fit(X)
-        assert len(fitted.losses_) - 1 < 200  # epochs, without a budget or patience
+        assert len(fitted.losses_) - 1 < 200  # the epochs without a budget or patience
         assert_additive(fitted, X[:50])
 
-    def test_a_users_own_game(self) -> None:
+    def test_a_time_budget_for_a_custom_game_gives_finite_values(self) -> None:
         game, X = own_game(8)
         fitted = explainer(None, value_function=game, recipe="default", time_budget=0.3).fit(X)
         assert np.isfinite(fitted.shap_values(X)).all()
 
-    def test_of_a_slow_model_fewer_rows_are_labelled(self) -> None:
+    def test_a_slow_model_labels_fewer_rows(self) -> None:
         X = numbers(3000)
         patient, hurried = Counting(), Counting(seconds=1e-3)
         explainer(patient).fit(X)
@@ -231,7 +233,7 @@ class TestTime:
             explainer(model, time_budget=seconds).fit(X)
         assert models[0].calls < models[1].calls
 
-    def test_time_and_evaluations_together(self) -> None:
+    def test_both_budgets_can_be_given_together(self) -> None:
         X = numbers(400, 6)
         model = Counting()
         fitted = explainer(
@@ -243,18 +245,18 @@ class TestTime:
 
 @pytest.mark.parametrize("name", ["time_budget", "evaluation_budget"])
 @pytest.mark.parametrize("value", [0, -1, -0.5, float("nan"), "long", [10]])
-def test_bad_budgets_are_named(name: str, value: Any) -> None:
+def test_bad_budgets_raise(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name} is .*: use a positive number, or None"):
         explainer(f, **{name: value}).fit(numbers())
 
 
-class TestBytes:
+class TestReproducibility:
     @pytest.mark.parametrize(
         ("value_function", "budget"),
         [("surrogate", 350), ("baseline", 20_000), (Marginal(5), 20_000)],
         ids=["surrogate", "baseline", "marginal"],
     )
-    def test_are_the_same_for_the_same_seed_and_budget(self, value_function: Any, budget: int) -> None:
+    def test_the_same_seed_and_budget_give_the_same_bytes(self, value_function: Any, budget: int) -> None:
         X = numbers(400, 6)
         values = []
         for seed in (0, 0, 1):
@@ -262,7 +264,7 @@ class TestBytes:
             values.append(fitted.fit(X).shap_values(X).tobytes())
         assert values[0] == values[1] != values[2]
 
-    def test_are_the_same_on_several_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_several_threads_give_the_same_bytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         X = numbers(400, 6)
         monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 2000)  # many blocks
         values = []
@@ -271,7 +273,7 @@ class TestBytes:
             values.append(explainer(f).fit(X).shap_values(X).tobytes())
         assert values[0] == values[1] == values[2]
 
-    def test_a_users_model_is_called_by_one_thread(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_model_is_called_by_one_thread(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 2000)
         monkeypatch.setattr(os, "sched_getaffinity", partial(_processors, 4), raising=False)
         model = Counting()
@@ -284,12 +286,12 @@ class TestBytes:
             *((BUDGETED, after) for after in (1000, 6000, 9000)),
             *(({"value_function": Marginal(5)}, after) for after in (1000, 2800, 6000)),
         ],
-        ids=["early", "midway", "late", "background", "examination", "lesson"],
+        ids=["early", "midway", "late", "background", "validation set", "training set"],
     )
-    def test_are_the_same_after_an_interruption(
+    def test_a_resumed_fit_gives_the_same_bytes(
         self, options: dict[str, Any], after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With a budget, too: while evaluating the background, what chooses the epoch, and what is learnt from."""
+        """Fits with a budget stop early or late. Others stop in the background, validation set or training set."""
         monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 1000)
         X = numbers(400, 6)
         whole = Counting()
@@ -306,13 +308,13 @@ class TestBytes:
         rest = Counting()
         resumed = explainer(rest, **options).fit(X, checkpoint=tmp_path)
         assert resumed.shap_values(X).tobytes() == expected.tobytes()
-        assert rest.calls <= whole.calls - (after - 1000) / 2  # a block, or all of the background, comes again
+        assert rest.calls <= whole.calls - (after - 1000) / 2  # a block, or all of the background, is repeated
 
 
 class TestRepeats:
-    """A baseline game of continuous columns: no mixed row is evaluated twice, but for those of the trial."""
+    """A baseline game of continuous columns evaluates each mixed row once. Rows of the trial are not counted."""
 
-    @pytest.mark.parametrize("options", [{}, {"evaluation_budget": 12_000}], ids=["free", "within a budget"])
+    @pytest.mark.parametrize("options", [{}, {"evaluation_budget": 12_000}], ids=["no budget", "with a budget"])
     @pytest.mark.parametrize("columns", [3, 6, 12])
     def test_no_row_is_evaluated_twice(self, columns: int, options: dict[str, Any]) -> None:
         model = Counting()
@@ -325,7 +327,7 @@ class TestRepeats:
         assert not repeated
 
 
-def test_a_game_of_one_player_needs_no_budget() -> None:
+def test_a_game_of_one_player_accepts_budgets() -> None:
     fitted = explainer(None, value_function=Additive(1), evaluation_budget=2000, time_budget=1.0).fit(
         numbers(50, 1)
     )

@@ -1,4 +1,4 @@
-"""FastSHAP on images: values, games, networks, containers."""
+"""Tests of FastSHAP on images: values, plots, value functions, networks and containers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fitted() -> FastSHAP:
 
 
 class TestShapes:
-    """Values where they lie, as shap has them."""
+    """Shapes of values and explanations follow shap's convention."""
 
     @pytest.mark.parametrize("outputs", [1, 2, 3])
     @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ class TestShapes:
         ],
         ids=["grid", "rows and columns", "segments", "one player"],
     )
-    def test_of_values_and_explanations(
+    def test_shapes_of_values_and_explanations(
         self, players: Superpixels, where: tuple[int, ...], drawn: tuple[int, ...], outputs: int
     ) -> None:
         fitted = explainer(MODELS[outputs], players=players).fit(X)
@@ -80,7 +80,7 @@ class TestShapes:
         assert fitted.player_names_ == fitted.partition_.names
 
     @pytest.mark.parametrize("players", [Superpixels(grid=(4, 2)), Superpixels(segmentation=BINS % 3)])
-    def test_a_players_value_is_shared_out_among_its_pixels(self, players: Superpixels) -> None:
+    def test_a_players_value_is_divided_among_its_pixels(self, players: Superpixels) -> None:
         fitted = explainer(players=players, value_function="baseline").fit(X)
         values = fitted.shap_values(X[:5]).reshape(5, -1, 3)
         pixels = fitted.shap_values(X[:5], upsample=True)
@@ -92,20 +92,20 @@ class TestShapes:
         np.testing.assert_allclose(pixels.sum((1, 2)), values.sum(1), rtol=1e-9)
         np.testing.assert_array_equal(fitted(X[:5], upsample=True).values[:, :, :, 0], pixels)
 
-    def test_no_images(self, fitted: FastSHAP) -> None:
+    def test_no_images_give_empty_arrays(self, fitted: FastSHAP) -> None:
         assert fitted.shap_values(X[:0]).shape == (0, 2, 2, 3)
         assert fitted.shap_values(X[:0], upsample=True).shape == (0, 8, 8, 3)
         assert fitted(X[:0]).values.shape == (0, 2, 2, 1, 3)
 
-    def test_images_are_explained_alike_alone_and_together(self, fitted: FastSHAP) -> None:
+    def test_values_of_an_image_do_not_depend_on_the_other_images(self, fitted: FastSHAP) -> None:
         alone = np.concatenate([fitted.shap_values(X[i : i + 1]) for i in range(5)])
         np.testing.assert_allclose(alone, fitted.shap_values(X[:5]), atol=1e-5)
 
-    def test_probabilities_values_sum_to_zero_over_the_classes(self, fitted: FastSHAP) -> None:
+    def test_values_of_probabilities_sum_to_zero_over_the_classes(self, fitted: FastSHAP) -> None:
         np.testing.assert_allclose(fitted.shap_values(X[:20]).sum(-1), 0, atol=1e-6)
 
     def test_colours_are_drawn_from_0_to_1(self) -> None:
-        """Standardised images are scaled to that, all alike; others stay as they are."""
+        """Standardised images are all scaled in the same way. Other images are not scaled."""
         colour = (X[:20].repeat(1, 3, 1, 1) - 0.4) / 0.3
         model = nn.Sequential(nn.Conv2d(3, 2, 8), nn.Flatten())
         data = explainer(model, value_function="baseline", network=UNet(16)).fit(colour)(colour[:4]).data
@@ -123,7 +123,7 @@ class TestPlots:
         plt.close("all")
 
     def axes(self, explanation: shap.Explanation, **options: Any) -> list[Any]:
-        """What shap draws, without the colour bar: for each image itself, and a map for each output."""
+        """The axes that shap draws, without the colour bar: each image, followed by a map for each output."""
         import matplotlib.pyplot as plt
 
         shap.image_plot(explanation, show=False, **options)
@@ -144,19 +144,19 @@ class TestPlots:
                 drawn = axes[image * (1 + outputs) + 1 + output].images[1].get_array()
                 np.testing.assert_allclose(drawn, values[image, ..., output])
 
-    def test_shap_draws_segments(self) -> None:
+    def test_shap_draws_the_values_of_segments(self) -> None:
         fitted = explainer(players=Superpixels(segmentation=BINS)).fit(X)
         drawn = self.axes(fitted(X[:2]))[1].images[1].get_array()
         np.testing.assert_allclose(drawn, fitted.shap_values(X[:2], upsample=True)[0, ..., 0])
 
     @pytest.mark.parametrize("outputs", [1, 3])
-    def test_shap_draws_slices(self, outputs: int) -> None:
+    def test_shap_draws_slices_of_images(self, outputs: int) -> None:
         explanation = explainer(MODELS[outputs]).fit(X)(X[:4])
         assert len(self.axes(explanation[1:3])) == 2 * (1 + outputs)
         assert len(self.axes(explanation[2])) == 1 + outputs
 
-    def test_shap_draws_some_of_the_outputs(self, fitted: FastSHAP) -> None:
-        """One too, as a slice of one: of ``explanation[..., 1]`` shap 0.51 takes the last axis for the outputs'."""
+    def test_shap_draws_slices_of_outputs(self, fitted: FastSHAP) -> None:
+        """A single output must be a slice (``1:2``), because shap 0.51 takes the last axis for the outputs."""
         axes = self.axes(fitted(X[:4])[..., 1:])
         assert len(axes) == 4 * 3
         np.testing.assert_allclose(axes[2].images[1].get_array(), fitted.shap_values(X[:4])[0, ..., 2])
@@ -167,13 +167,17 @@ class TestGames:
     @pytest.mark.parametrize("value_function", ["surrogate", "marginal", "baseline"])
     @pytest.mark.parametrize("link", ["identity", "logit", "log"])
     @pytest.mark.parametrize("outputs", [1, 2, 3])
-    def test_value_functions_and_links(self, value_function: str, link: str, outputs: int) -> None:
+    def test_values_are_additive_for_every_value_function_and_link(
+        self, value_function: str, link: str, outputs: int
+    ) -> None:
         model, start = MODELS[outputs], {name: t.clone() for name, t in MODELS[outputs].state_dict().items()}
         fitted = explainer(model, value_function=value_function, link=link).fit(X)
         assert_additive(fitted, X[:20])
         assert fitted.report_ is not None
         assert fitted.report_.truth == "exact, all 16 coalitions"
-        assert all(torch.equal(start[name], t) for name, t in model.state_dict().items())  # it is not trained on
+        assert all(
+            torch.equal(start[name], t) for name, t in model.state_dict().items()
+        )  # fit does not train the model
         assert not model.training
         if value_function != "baseline":
             return
@@ -188,7 +192,7 @@ class TestGames:
         grand = links[link](np.clip(probabilities(X[:20], model), 1e-7, 1 - 1e-7))
         np.testing.assert_allclose(base + values, grand, rtol=1e-4, atol=1e-5)
 
-    def test_a_network_is_its_own_game_with_the_fill_as_baseline(self) -> None:
+    def test_a_baseline_game_replaces_hidden_pixels_with_the_fill(self) -> None:
         fill = 0.3
         fitted = explainer(players=Superpixels(grid=2, fill=fill), value_function="baseline").fit(X)
         assert type(fitted.value_function_) is Baseline
@@ -199,7 +203,7 @@ class TestGames:
         v = fitted.value_function_(X[:5], s.expand(5, 1, 4))[:, 0]
         np.testing.assert_allclose(v, probabilities(mixed), rtol=1e-6)
 
-    def test_a_baseline_image_of_the_users(self) -> None:
+    def test_a_given_baseline_image_is_used(self) -> None:
         grey = X.mean(0, keepdim=True)
         fitted = explainer(value_function=Baseline(grey)).fit(X)
         np.testing.assert_allclose(fitted(X[:1]).base_values, probabilities(grey), rtol=1e-6)
@@ -209,30 +213,32 @@ class TestGames:
             explainer(value_function=Baseline(X[:2])).fit(X)
 
     @pytest.mark.parametrize("background", [X[:6], X[:6].numpy(), Items(X[:6])], ids=["tensor", "array", "dataset"])
-    def test_a_background_of_the_users(self, background: Any) -> None:
-        """The base value is the mean of the model's outputs over it."""
+    def test_a_given_background_is_used(self, background: Any) -> None:
+        """The base value is the mean of the model's outputs over the background."""
         fitted = explainer(value_function=Marginal(background)).fit(X)
         by_hand = probabilities(X[:6]).mean(0, keepdims=True)
         np.testing.assert_allclose(fitted(X[:1]).base_values, by_hand, rtol=1e-5)
 
-    def test_pixels_do_not_go_missing(self) -> None:
+    def test_a_missing_value_game_of_images_raises(self) -> None:
         with pytest.raises(InputError, match=r"pixels cannot be missing: use Baseline\(\)"):
             explainer(value_function=Missing()).fit(X)
 
     @pytest.mark.parametrize("outputs", [1, 2, 3])
-    def test_a_surrogate_starts_as_the_model(self, outputs: int) -> None:
-        """Untrained, it gives whole images the model's own probabilities."""
+    def test_a_surrogate_starts_as_a_copy_of_the_model(self, outputs: int) -> None:
+        """For whole images, an untrained surrogate gives the model's own probabilities."""
         fitted = explainer(MODELS[outputs], value_function=Surrogate(training=())).fit(X)
         grand = grand_values(fitted.value_function_, X).numpy()
         np.testing.assert_allclose(grand, probabilities(X, MODELS[outputs]), rtol=1e-5, atol=1e-7)
 
     @pytest.mark.parametrize("outputs", [1, 2, 3])
     @pytest.mark.parametrize("value_function", [Surrogate(training=()), "baseline"], ids=["surrogate", "baseline"])
-    def test_a_model_with_its_softmax_is_the_same_as_one_of_logits(self, outputs: int, value_function: Any) -> None:
-        """The same game, and the same network to start with: values differ by rounding errors alone."""
+    def test_a_model_of_probabilities_gives_the_same_values_as_one_of_logits(
+        self, outputs: int, value_function: Any
+    ) -> None:
+        """The game and the initial network are the same, so values differ only by rounding errors."""
         model = MODELS[outputs]
         last = nn.Sigmoid() if outputs == 1 else nn.Softmax(1)
-        link = "logit" if outputs == 1 else "identity"  # by which numbers are known to be probabilities
+        link = "logit" if outputs == 1 else "identity"  # marks the single output as a probability
         untrained = replace(QUICK, explainer=replace(BRIEF, steps=0))
         options = {
             "value_function": value_function,
@@ -247,7 +253,7 @@ class TestGames:
             a, b = found if name == "shap_values" else (estimate.values for estimate in found)
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
 
-    def test_a_function_needs_a_network_to_learn_what_it_does(self) -> None:
+    def test_a_surrogate_of_a_function_without_a_network_raises(self) -> None:
         def of_array(images: NDArray[np.float32]) -> NDArray[np.float32]:
             return np.asarray(MODEL(torch.from_numpy(images)).detach())
 
@@ -255,10 +261,10 @@ class TestGames:
             with pytest.raises(InputError, match=r"model is a function, .*value_function=Surrogate\(network\)"):
                 explainer(model).fit(images)
 
-    def test_a_function_with_a_network_to_learn_what_it_does(self, tmp_path: Path) -> None:
+    def test_a_surrogate_of_a_function_with_a_network_is_fitted_and_saved(self, tmp_path: Path) -> None:
         model = explainer(lambda x: MODEL(x), value_function=Surrogate(network(seed=1)))
         fitted = model.fit(X)
-        assert isinstance(fitted.network_.body, UNetMaps)  # a function has no layers to lend
+        assert isinstance(fitted.network_.body, UNetMaps)  # a function has no layers for a backbone
         assert_additive(fitted, X[:20])
         fitted.save(tmp_path / "file")
         with pytest.raises(
@@ -268,20 +274,20 @@ class TestGames:
         loaded = FastSHAP.load(tmp_path / "file", value_function=network(seed=2))
         assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
 
-    def test_a_function_that_hides_pixels_itself_needs_none(self) -> None:
+    def test_a_baseline_game_of_a_function_needs_no_network(self) -> None:
         fitted = explainer(lambda x: MODEL(x), value_function="baseline").fit(X)
         np.testing.assert_allclose(fitted(X[:1]).base_values, probabilities(0 * X[:1]), rtol=1e-6)
 
-    def test_another_explainers_game_is_used_as_it_is(self, fitted: FastSHAP) -> None:
-        for players in (GRID, Superpixels(segmentation=BINS)):  # the same players in other words
+    def test_another_explainers_value_function_is_used_unchanged(self, fitted: FastSHAP) -> None:
+        for players in (GRID, Superpixels(segmentation=BINS)):  # the same players, defined in two ways
             again = explainer(players=players, value_function=fitted.value_function_).fit(X[:40])
             assert again.value_function_ is fitted.value_function_
             assert again.estimate(X[:5]).values.tobytes() == fitted.estimate(X[:5]).values.tobytes()
         with pytest.raises(InputError, match=r"players gives 16 players .*but the value function has 4"):
             explainer(players=Superpixels(grid=4), value_function=fitted.value_function_).fit(X)
 
-    def test_a_game_of_the_users_own(self) -> None:
-        """Of the sums of squares within the players that are there: each is worth its own."""
+    def test_values_of_a_custom_game_are_additive(self) -> None:
+        """The game is the sum of squares over the present players, so a player's value is its own sum."""
 
         class Squares:
             players, outputs = 4, 1
@@ -298,7 +304,7 @@ class TestGames:
         np.testing.assert_allclose(fitted.estimate(X[:20]).values[..., 0], own, rtol=1e-5)
         np.testing.assert_allclose(fitted.shap_values(X[:20]).sum((1, 2, 3)), own.sum(1), rtol=1e-5)
 
-    def test_a_surrogate_that_returns_something_else(self) -> None:
+    def test_a_surrogate_network_with_wrong_shapes_raises(self) -> None:
         with pytest.raises(
             InputError, match=r"network must be a module from \(b, 1, 8, 8\) to \(b, 3\); .* \(2, 4\)"
         ):
@@ -308,7 +314,7 @@ class TestGames:
 
 
 class TestExactValues:
-    """A linear model of pixels, with hidden ones filled: a superpixel is worth its pixels' w * (x - fill)."""
+    """For a linear model with filled hidden pixels, a superpixel's value is the sum of w * (x - fill)."""
 
     FILL = 0.25
     PLAYERS: tuple[Superpixels, ...] = (
@@ -333,15 +339,15 @@ class TestExactValues:
         return explainer(model, value_function="baseline", logits=False, **{"network": UNet(16), **options})
 
     @pytest.mark.parametrize("players", PLAYERS, ids=["grid", "rows and columns", "segments"])
-    def test_enumeration_gives_the_closed_form(self, players: Superpixels) -> None:
+    def test_exact_estimates_equal_the_closed_form(self, players: Superpixels) -> None:
         model = self.model()
         fitted = self.explainer(model, players=players).fit(X)
         found = fitted.estimate(X[:30], method="exact")
         np.testing.assert_allclose(found.values, self.closed(model, X[:30], fitted), atol=1e-5)
         assert (found.evaluations == 1 << len(fitted.partition_)).all()
 
-    def test_so_do_the_other_estimators(self) -> None:
-        """An additive game is fitted by least squares, and by any permutation, without an error."""
+    def test_sampled_estimates_equal_the_closed_form(self) -> None:
+        """Least squares and permutations have no sampling error on an additive game."""
         model = self.model()
         fitted = self.explainer(model, players=self.PLAYERS[1]).fit(X)
         closed = self.closed(model, X[:5], fitted)
@@ -349,8 +355,8 @@ class TestExactValues:
             found = fitted.estimate(Items(X[:5]), method=method, budget=budget, random_state=0)  # type: ignore[arg-type]
             np.testing.assert_allclose(found.values, closed, atol=1e-5)
 
-    def test_the_report_measures_the_distance_to_it(self) -> None:
-        """The same image over and over is what it is measured on, whichever are held out."""
+    def test_the_report_measures_the_distance_to_the_closed_form(self) -> None:
+        """All validation images are the same, so the choice of held-out images does not matter."""
         model = self.model()
         fitted = self.explainer(model, players=self.PLAYERS[0]).fit(X, X_val=X[:1].repeat(8, 1, 1, 1))
         report = fitted.report_
@@ -362,8 +368,8 @@ class TestExactValues:
         assert report.l1 == pytest.approx(np.abs(error).sum(), rel=1e-4)
         assert report.l2_interval == pytest.approx(0, abs=1e-6)
 
-    def test_a_network_that_can_represent_it_learns_it(self) -> None:
-        """An additive game has no residual at the truth, so the loss has no noise there: a hundredth is far."""
+    def test_a_network_that_can_represent_the_closed_form_learns_it(self) -> None:
+        """The loss of an additive game has no noise at the exact values, so 0.01 is a generous limit."""
         images, _ = digits(400)
         model = self.model()
         training = replace(BRIEF, steps=1000, learning_rate=0.1)
@@ -378,7 +384,7 @@ class TestExactValues:
 
 
 class TestContainersAndSeeds:
-    def test_any_container_gives_the_same_bytes(self, fitted: FastSHAP) -> None:
+    def test_a_fit_to_any_container_gives_the_same_bytes(self, fitted: FastSHAP) -> None:
         expected = fitted.shap_values(X[:10]).tobytes()
         for images in (
             X.numpy(),
@@ -400,7 +406,7 @@ class TestContainersAndSeeds:
         assert here.shap_values(X[:10]).tobytes() == there.shap_values(X[:10]).tobytes()
 
     @pytest.mark.parametrize("upsample", [False, True])
-    def test_any_container_is_explained_to_the_same_bytes(self, fitted: FastSHAP, upsample: bool) -> None:
+    def test_explaining_any_container_gives_the_same_bytes(self, fitted: FastSHAP, upsample: bool) -> None:
         expected = fitted(X[:10], upsample=upsample)
         for images in (X[:10].numpy(), Items(X[:10]), DataLoader(Items(X[:10], labelled), num_workers=2)):
             found = fitted(images, upsample=upsample)
@@ -408,7 +414,7 @@ class TestContainersAndSeeds:
             assert found.base_values.tobytes() == expected.base_values.tobytes()
             assert found.data.tobytes() == expected.data.tobytes()
 
-    def test_validation_images_of_another_container(self) -> None:
+    def test_validation_images_in_any_container_give_the_same_bytes(self) -> None:
         first, second = (explainer().fit(X[:80], X_val=images) for images in (X[80:], Items(X[80:], labelled)))
         assert first.shap_values(X).tobytes() == second.shap_values(X).tobytes()
 
@@ -420,12 +426,12 @@ class TestContainersAndSeeds:
         assert first.tobytes() == second.tobytes()
         assert np.abs(first - third).max() > 1e-4
 
-    def test_dropout_is_seeded_too(self) -> None:
+    def test_the_same_seed_gives_the_same_bytes_with_dropout(self) -> None:
         model = network(dropout=0.5)
         first, second = (explainer(model).fit(X).shap_values(X[:10]) for _ in range(2))
         assert first.tobytes() == second.tobytes()
 
-    def test_a_fit_leaves_the_global_generators_and_the_model_as_they_were(self) -> None:
+    def test_a_fit_leaves_the_global_generator_and_the_model_unchanged(self) -> None:
         model = network(dropout=0.5).train().requires_grad_(False)
         model[4].eval()
         start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -436,8 +442,8 @@ class TestContainersAndSeeds:
         assert [part.training for part in model] == [i != 4 for i in range(10)]
         assert not any(parameter.requires_grad for parameter in model.parameters())
 
-    def test_a_grid_and_segments_that_are_the_same_players_have_the_same_values(self) -> None:
-        """Of the same game, and of a network that gives values; one that gives maps may read them another way."""
+    def test_a_grid_and_the_same_segments_have_the_same_values(self) -> None:
+        """The network returns values. A network that returns maps may be read differently for segments."""
         body = nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
         grid, segments = (
             explainer(players=players, network=body).fit(X) for players in (GRID, Superpixels(segmentation=BINS))
@@ -447,7 +453,7 @@ class TestContainersAndSeeds:
         pixels = [fit.shap_values(X[:10], upsample=True).tobytes() for fit in (grid, segments)]
         assert pixels[0] == pixels[1]
 
-    def test_full_size_maps_of_a_grid_and_of_the_same_segments(self) -> None:
+    def test_full_size_maps_give_a_grid_and_the_same_segments_the_same_values(self) -> None:
         body = nn.Conv2d(1, 3, 3, padding=1)
         grid, segments = (
             explainer(players=players, network=body, value_function="baseline").fit(X)
@@ -457,11 +463,11 @@ class TestContainersAndSeeds:
         np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
     @pytest.mark.parametrize("count", [1, 2, 5])
-    def test_few_images(self, count: int) -> None:
+    def test_a_fit_to_few_images_is_additive(self, count: int) -> None:
         fitted = explainer().fit(X[:count])
         assert_additive(fitted, X[:20])
 
-    def test_clones_and_pickles(self, fitted: FastSHAP) -> None:
+    def test_clones_can_be_fitted_and_pickles_give_the_same_bytes(self, fitted: FastSHAP) -> None:
         again = clone(
             explainer(players=Superpixels(segmentation=BINS), network=Backbone(["1", "5"], network=network()))
         )
@@ -470,25 +476,27 @@ class TestContainersAndSeeds:
         copied = pickle.loads(pickle.dumps(fitted))
         assert copied.shap_values(X[:3]).tobytes() == fitted.shap_values(X[:3]).tobytes()
 
-    def test_a_dataset_of_no_images(self, fitted: FastSHAP) -> None:
+    def test_an_empty_dataset_gives_an_empty_array(self, fitted: FastSHAP) -> None:
         assert fitted.shap_values(Items(X[:0])).shape == (0, 2, 2, 3)
 
-    def test_explaining_a_dataset_leaves_the_global_generator_as_it_was(self, fitted: FastSHAP) -> None:
+    def test_explaining_a_dataset_leaves_the_global_generator_unchanged(self, fitted: FastSHAP) -> None:
         state = torch.get_rng_state()
         fitted.shap_values(Items(X[:10]))
         assert torch.equal(torch.get_rng_state(), state)
 
-    def test_with_dropout_too_any_container_gives_the_same_bytes(self) -> None:
+    def test_a_fit_with_dropout_to_any_container_gives_the_same_bytes(self) -> None:
         model = network(dropout=0.5)
         first, second = (explainer(model).fit(images).shap_values(X[:10]) for images in (X, Items(X)))
         assert first.tobytes() == second.tobytes()
 
-    def test_a_fitted_game_has_its_players(self, fitted: FastSHAP) -> None:
+    def test_a_fitted_game_provides_the_players(self, fitted: FastSHAP) -> None:
         again = explainer(players=None, value_function=fitted.value_function_).fit(X)
         assert again.shap_values(X[:3]).shape == (3, 2, 2, 3)
 
-    def test_thinned_games_of_images_stay_within_their_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """MEMORY is the bytes of mixed rows that are built at once; here those of 100 images."""
+    def test_sampled_backgrounds_of_images_stay_within_the_memory_limit(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """MEMORY limits the bytes of mixed rows that are built at once, here to 100 images."""
         sizes = []
         game = explainer(value_function=Marginal(8)).fit(X).value_function_
         assert isinstance(game, Marginal)
@@ -506,7 +514,7 @@ class TestContainersAndSeeds:
 
 
 class TestNetworks:
-    def test_the_default_is_the_models_own_layers(self, fitted: FastSHAP) -> None:
+    def test_the_default_network_is_the_models_own_layers(self, fitted: FastSHAP) -> None:
         assert isinstance(fitted.network_.body, BackboneMaps)
         assert fitted.network_.body.config["backbone"] == ["6"]
 
@@ -521,7 +529,7 @@ class TestNetworks:
         ],
         ids=["layers", "another network", "unet", "maps", "values"],
     )
-    def test_any_network_explains_and_is_saved(self, make: Callable[[], Any], tmp_path: Path) -> None:
+    def test_any_network_can_be_fitted_and_saved(self, make: Callable[[], Any], tmp_path: Path) -> None:
         body = make()
         fitted = explainer(network=body).fit(X)
         assert_additive(fitted, X[:20])
@@ -543,22 +551,24 @@ class TestNetworks:
             ({"players": Superpixels()}, "either a grid"),
         ],
     )
-    def test_networks_and_players_that_do_not_fit(self, options: dict[str, Any], message: str) -> None:
+    def test_networks_and_players_that_do_not_match_the_images_raise(
+        self, options: dict[str, Any], message: str
+    ) -> None:
         with pytest.raises(InputError, match=message):
             explainer(value_function="baseline", **options).fit(X)
 
-    def test_a_model_without_maps_needs_another_network(self) -> None:
+    def test_a_model_without_maps_and_no_network_raises(self) -> None:
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
         with pytest.raises(InputError, match=r"the model has no layer that makes maps; pass network=UNet\(\)"):
             explainer(model, value_function="baseline").fit(X)
 
-    def test_networks_for_images_are_not_for_tables(self) -> None:
+    def test_a_network_for_images_on_a_table_raises(self) -> None:
         table = X.flatten(1)[:, 20:24]
         with pytest.raises(InputError, match=r"network is UNet\(width=32\), which is for images"):
             FastSHAP(lambda x: x[:, 0], network=UNet(), recipe=QUICK, progress=False).fit(table)
 
-    def test_the_default_recipe_gets_close(self) -> None:
-        """On images that it has not seen, of a game that it can learn: much closer than not at all, which is 1."""
+    def test_the_default_recipe_has_a_small_error(self) -> None:
+        """The error is measured on held-out images. Values of zero have a relative squared error of 1."""
         fitted = explainer(value_function="baseline", recipe="default").fit(X)
         assert fitted.report_ is not None
         assert fitted.report_.held_out

@@ -1,4 +1,4 @@
-"""FastSHAP on images that it cannot explain."""
+"""Tests of the errors that FastSHAP raises for wrong images."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TestWrongInput:
             (Items(255 * X), "item 0 of X has pixels from"),
             ("digits.npy", "item 0 of X is a str"),
         ],
-        ids=["one", "table", "channels last", "bytes", "scale", "size", "colour", "gap", "dataset", "path"],
+        ids=["one image", "table", "channels last", "bytes", "scale", "size", "colour", "nan", "dataset", "path"],
     )
-    def test_at_explain_time(self, fitted: FastSHAP, images: Any, message: str) -> None:
+    def test_wrong_images_at_explain_time_raise(self, fitted: FastSHAP, images: Any, message: str) -> None:
         for explain in (fitted, fitted.shap_values, fitted.estimate):
             with pytest.raises(InputError, match=message):
                 explain(images)
@@ -57,11 +57,11 @@ class TestWrongInput:
             (Endless(), "or a Dataset with a length"),
         ],
     )
-    def test_at_fit(self, images: Any, message: str) -> None:
+    def test_wrong_images_at_fit_raise(self, images: Any, message: str) -> None:
         with pytest.raises(InputError, match=message):
             explainer().fit(images)
 
-    def test_of_validation(self) -> None:
+    def test_wrong_validation_images_raise(self) -> None:
         with pytest.raises(InputError, match=r"X_val has images of shape \(1, 7, 8\)"):
             explainer().fit(X, X_val=X[:, :, :7])
         with pytest.raises(InputError, match="X_val has no rows"):
@@ -69,21 +69,21 @@ class TestWrongInput:
         with pytest.raises(InputError, match="item 3 of X_val is a int"):
             explainer().fit(X, X_val=Items(X, lambda image, number: number if number == 3 else image))
 
-    def test_values_of_a_table_are_not_upsampled(self) -> None:
+    def test_upsampling_values_of_a_table_raises(self) -> None:
         table = X.flatten(1)[:, 20:24]
         fitted = FastSHAP(lambda x: x[:, 0], value_function="baseline", recipe=QUICK, progress=False).fit(table)
         for explain in (fitted, fitted.shap_values):
             with pytest.raises(InputError, match="upsample is for images"):
                 explain(table, upsample=True)
 
-    def test_outputs_that_are_no_probabilities(self) -> None:
+    def test_a_logit_link_for_outputs_that_are_not_probabilities_raises(self) -> None:
         with pytest.raises(InputError, match="not probabilities: use link='identity', or logits=True"):
             explainer(logits=False, link="logit").fit(X)
 
-    def test_a_dataset_without_a_length_at_explain_time(self, fitted: FastSHAP) -> None:
+    def test_a_dataset_without_a_length_at_explain_time_raises(self, fitted: FastSHAP) -> None:
         with pytest.raises(InputError, match="or a Dataset with a length"):
             fitted(Endless())
 
-    def test_images_without_superpixels(self) -> None:
+    def test_images_without_superpixels_raise(self) -> None:
         with pytest.raises(InputError, match="Superpixels"):
             explainer(players=None, value_function="baseline").fit(X)

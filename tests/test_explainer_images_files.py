@@ -1,4 +1,4 @@
-"""FastSHAP on images: files, and runs that are interrupted."""
+"""Tests of FastSHAP on images: saved files, and runs that are interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class TestFiles:
         fitted.save(tmp_path / "digits.fastshap")
         return tmp_path / "digits.fastshap"
 
-    def test_everything_comes_back(self, fitted: FastSHAP, saved: Path) -> None:
+    def test_a_loaded_explainer_equals_the_saved_one(self, fitted: FastSHAP, saved: Path) -> None:
         state = torch.get_rng_state()
-        loaded = FastSHAP.load(saved, model=network(seed=5))  # its layers: the weights are the file's
+        loaded = FastSHAP.load(saved, model=network(seed=5))  # provides the layers; the file provides the weights
         assert torch.equal(torch.get_rng_state(), state)
         for upsample in (False, True):
             a, b = loaded(X, upsample=upsample), fitted(X, upsample=upsample)
@@ -79,7 +79,9 @@ class TestFiles:
         ids=str,
     )
     @pytest.mark.parametrize("outputs", [1, 2])
-    def test_every_kind_of_game(self, options: dict[str, Any], outputs: int, tmp_path: Path) -> None:
+    def test_every_kind_of_game_can_be_saved_and_loaded(
+        self, options: dict[str, Any], outputs: int, tmp_path: Path
+    ) -> None:
         fitted = explainer(MODELS[outputs], **options).fit(X)
         fitted.save(tmp_path / "file")
         loaded = FastSHAP.load(tmp_path / "file", model=MODELS[outputs])
@@ -87,12 +89,12 @@ class TestFiles:
         assert loaded.partition_ == fitted.partition_
         assert loaded.estimate(X[:3]).values.tobytes() == fitted.estimate(X[:3]).values.tobytes()
 
-    def test_a_backbone_asks_for_the_model(self, saved: Path) -> None:
+    def test_loading_a_backbone_without_the_model_raises(self, saved: Path) -> None:
         for model in (None, lambda x: x):
             with pytest.raises(FileFormatError, match="made of your model's own layers: pass the model as model="):
                 FastSHAP.load(saved, model=model)
 
-    def test_a_surrogate_asks_for_the_model_where_the_explainers_network_does_not(self, tmp_path: Path) -> None:
+    def test_loading_a_surrogate_without_the_model_raises(self, tmp_path: Path) -> None:
         fitted = explainer(network=UNet(16)).fit(X)
         fitted.save(tmp_path / "file")
         with pytest.raises(
@@ -102,7 +104,7 @@ class TestFiles:
         loaded = FastSHAP.load(tmp_path / "file", model=network())
         assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
 
-    def test_a_baseline_asks_for_the_model_when_it_is_called(self, tmp_path: Path) -> None:
+    def test_explaining_with_a_baseline_without_the_model_raises(self, tmp_path: Path) -> None:
         explainer(network=UNet(16), value_function="baseline").fit(X).save(tmp_path / "file")
         loaded = FastSHAP.load(tmp_path / "file")
         assert isinstance(loaded.network_.body, UNetMaps)
@@ -111,19 +113,19 @@ class TestFiles:
 
     @pytest.mark.parametrize("body", [None, UNet(16)], ids=["backbone", "unet"])
     @pytest.mark.parametrize("model", [network(width=6), network(4)], ids=["width", "outputs"])
-    def test_a_wrong_model(self, model: nn.Module, body: Any, tmp_path: Path) -> None:
+    def test_loading_with_a_model_of_other_shapes_raises(self, model: nn.Module, body: Any, tmp_path: Path) -> None:
         explainer(network=body).fit(X).save(tmp_path / "file")
         with pytest.raises(FileFormatError, match="model is not the network that the file has weights of"):
             FastSHAP.load(tmp_path / "file", model=model)
 
-    def test_a_body_of_the_users_is_asked_for(self, tmp_path: Path) -> None:
+    def test_loading_a_custom_network_without_it_raises(self, tmp_path: Path) -> None:
         explainer(network=nn.Conv2d(1, 3, 1)).fit(X).save(tmp_path / "file")
         with pytest.raises(FileFormatError, match="pass it as network="):
             FastSHAP.load(tmp_path / "file", model=MODEL)
         with pytest.raises(FileFormatError, match="network is not the network that the file has weights of"):
             FastSHAP.load(tmp_path / "file", model=MODEL, network=nn.Conv2d(1, 3, 3))
 
-    def test_a_model_that_names_a_layer_twice_is_saved(self, tmp_path: Path) -> None:
+    def test_a_model_with_two_names_for_a_layer_can_be_saved(self, tmp_path: Path) -> None:
         class Twice(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -146,7 +148,9 @@ class TestFiles:
         ],
         ids=["no such layer", "other channels", "other names"],
     )
-    def test_a_model_of_another_kind_is_a_wrong_model(self, fitted: FastSHAP, model: Any, tmp_path: Path) -> None:
+    def test_loading_with_a_model_of_another_architecture_raises(
+        self, fitted: FastSHAP, model: Any, tmp_path: Path
+    ) -> None:
         fitted.save(tmp_path / "file")
         try:
             FastSHAP.load(tmp_path / "file", model=model)
@@ -161,12 +165,12 @@ class TestLongRuns:
     SCRIPT = """
         import sys, torch
         import test_explainer_images_files as images
-        torch.set_num_threads(1)  # the last digits depend on how many there are
+        torch.set_num_threads(1)  # the last digits depend on the number of threads
         images.fastshapley.training.checkpoint.SAVE_INTERVAL = -1.0
         images.explainer(recipe=images.TestLongRuns.LONG).fit(images.X, checkpoint=sys.argv[1])
     """
 
-    def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
+    def test_a_killed_run_resumes_and_gives_the_same_bytes(self, tmp_path: Path) -> None:
         work = tmp_path / "work"
         script = "\n".join(line.strip() for line in self.SCRIPT.splitlines())
         killed = subprocess.Popen([sys.executable, "-c", script, str(work)], cwd=Path(__file__).parent)
@@ -187,7 +191,7 @@ class TestLongRuns:
 
     @pytest.mark.parametrize("value_function", ["surrogate", Marginal(8)], ids=["surrogate", "marginal"])
     @pytest.mark.parametrize("images", [X, Items(X, labelled)], ids=["tensor", "dataset"])
-    def test_a_run_that_is_interrupted_at_every_save_comes_to_the_same_end(
+    def test_a_run_that_is_interrupted_often_gives_the_same_bytes(
         self, images: Any, value_function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole = explainer(value_function=value_function).fit(images)
@@ -197,7 +201,7 @@ class TestLongRuns:
         def interrupted(self: Checkpoint, name: str, state: dict[str, Any]) -> None:
             save(self, name, state)
             names.append(name)
-            if names.count(name) in (1, 7):  # the first, and one in the middle of training
+            if names.count(name) in (1, 7):  # the first save, and one in the middle of training
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(fastshapley.training.checkpoint, "SAVE_INTERVAL", -1.0)
@@ -214,7 +218,7 @@ class TestLongRuns:
         assert ("surrogate" in names) == (value_function == "surrogate")
         assert resumed.shap_values(X).tobytes() == whole.shap_values(X).tobytes()
 
-    def test_unfinished_work_of_another_run_is_refused(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_of_another_run_raises(self, tmp_path: Path) -> None:
         explainer(value_function="baseline").fit(X, checkpoint=tmp_path)
         for options in (
             {"players": Superpixels(grid=4)},
@@ -229,8 +233,8 @@ class TestLongRuns:
         with pytest.raises(TrainingError, match="other data"):
             explainer(value_function="baseline").fit(X.flip(3), checkpoint=tmp_path)
 
-    def test_unfinished_work_with_another_segmentation_is_refused(self, tmp_path: Path) -> None:
-        """Of so many pixels that numpy abbreviates them in text."""
+    def test_a_checkpoint_with_another_segmentation_raises(self, tmp_path: Path) -> None:
+        """The segmentation has enough pixels that numpy abbreviates it in text."""
         images = torch.rand(8, 1, 32, 32, generator=torch.Generator().manual_seed(0))
         halves = np.repeat([0, 1], 512).reshape(32, 32)
         other = halves.copy()
@@ -246,7 +250,7 @@ class TestLongRuns:
         with pytest.raises(TrainingError, match="other settings"):
             fit.fit(images, checkpoint=tmp_path)
 
-    def test_unfinished_work_with_other_first_weights_is_refused(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_with_other_initial_weights_raises(self, tmp_path: Path) -> None:
         explainer(value_function="baseline", network=Backbone(network=network(seed=1))).fit(X, checkpoint=tmp_path)
         other = Backbone(network=network(seed=2))
         with pytest.raises(TrainingError, match="other settings"):

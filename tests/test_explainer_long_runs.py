@@ -1,4 +1,4 @@
-"""Fits that are interrupted, killed and gone on with."""
+"""Tests of fits that are interrupted or killed, and resumed from a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TestLongRuns:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
         return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], env=environment)
 
-    def test_a_killed_run_goes_on_where_it_was(self, tmp_path: Path) -> None:
+    def test_a_killed_run_resumes_and_gives_the_same_values(self, tmp_path: Path) -> None:
         epochs = 60
         killed = self.start(tmp_path / "work", tmp_path / "never.npy", epochs)
         deadline = time.monotonic() + 120
@@ -58,7 +58,7 @@ class TestLongRuns:
         assert self.start(tmp_path / "other", tmp_path / "whole.npy", epochs).wait() == 0
         assert np.array_equal(np.load(tmp_path / "resumed.npy"), np.load(tmp_path / "whole.npy"))
 
-    def test_unfinished_work_of_another_run_is_refused(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_of_another_run_raises(self, tmp_path: Path) -> None:
         X = numbers()
         explainer(lambda rows: rows[:, 0]).fit(X, checkpoint=tmp_path)
         calls = []
@@ -68,7 +68,7 @@ class TestLongRuns:
             return rows[:, 0]
 
         explainer(counting).fit(X, checkpoint=tmp_path)
-        assert sum(calls) == len(X) + 20  # the trial and the report: the first run's outputs are there already
+        assert sum(calls) == len(X) + 20  # the trial and the report; the other outputs are in the checkpoint
         for model, options in (
             (lambda rows: rows[:, 1], {}),
             (counting, {"penalty": 1.0}),
@@ -77,13 +77,15 @@ class TestLongRuns:
             with pytest.raises(TrainingError, match="another model or other settings"):
                 explainer(model, **options).fit(X, checkpoint=tmp_path)
 
-    def test_what_a_slow_model_has_answered_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_outputs_of_a_slow_model_are_kept_after_an_interruption(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("fastshapley.value_functions.labels.SAVE_SECONDS", 0.05)
         X = numbers()
         calls: list[int] = []
 
         def slow(rows: Any) -> Any:
-            if interrupted and sum(calls) > 1.5 * len(X):  # a trial, and then half of the rows
+            if interrupted and sum(calls) > 1.5 * len(X):  # the trial and half of the rows
                 raise KeyboardInterrupt
             calls.append(len(rows))
             time.sleep(0.001 * len(rows))
@@ -98,7 +100,7 @@ class TestLongRuns:
         assert sum(calls) < 1.7 * len(X)  # the trial, the report and the other half
         assert np.array_equal(resumed, explainer(lambda rows: rows[:, 0]).fit(X).shap_values(X))
 
-    def test_without_a_seed_a_resumed_run_keeps_the_first_ones(self, tmp_path: Path) -> None:
+    def test_a_resumed_run_without_a_seed_uses_that_of_the_first_run(self, tmp_path: Path) -> None:
         X = numbers()
         first = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)
         second = explainer(lambda rows: rows[:, 0], random_state=None).fit(X, checkpoint=tmp_path)

@@ -1,4 +1,4 @@
-"""Explainers that go on learning from new rows."""
+"""Tests of FastSHAP.update, which continues training on new rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OLD = pd.DataFrame(numbers(1500, 5), columns=list("abcde"))
 
 
 def shifted(rows: int, seed: int) -> pd.DataFrame:
-    """Rows whose first column has moved by five spreads."""
+    """Rows whose first column is shifted by five standard deviations."""
     frame = pd.DataFrame(numbers(rows, 5, seed=seed), columns=list("abcde"))
     return frame.assign(a=frame["a"] + 5)
 
@@ -37,7 +37,7 @@ NEW = shifted(1500, seed=1)
 
 
 def model(X: Any) -> NDArray[np.float64]:
-    """In the new rows another column counts than in the old ones."""
+    """The output depends on column b in the new rows, and on column c in the old rows."""
     return np.asarray(np.where(X["a"] > 2.5, 3 * X["b"], X["c"]) + 0.3 * X["d"] * X["e"])
 
 
@@ -64,7 +64,7 @@ def updated(old: FastSHAP, tmp_path_factory: pytest.TempPathFactory) -> FastSHAP
     return loaded.update(NEW)
 
 
-def test_it_learns_what_the_new_rows_are_like(old: FastSHAP, updated: FastSHAP) -> None:
+def test_an_update_reduces_the_error_on_new_rows(old: FastSHAP, updated: FastSHAP) -> None:
     X = NEW[:300]
     assert surrogate_error(updated, X) < 0.3 * surrogate_error(old, X)
     truth = updated.estimate(X, "exact").values[..., 0]
@@ -73,7 +73,7 @@ def test_it_learns_what_the_new_rows_are_like(old: FastSHAP, updated: FastSHAP) 
     assert_additive(updated, X)
 
 
-def test_report_and_reference_are_of_the_new_rows(old: FastSHAP, updated: FastSHAP) -> None:
+def test_the_report_and_the_drift_check_use_the_new_rows(old: FastSHAP, updated: FastSHAP) -> None:
     assert old.check(NEW[:500]).drifted
     assert not updated.check(shifted(500, seed=2)).drifted
     assert updated.report_ is not None
@@ -81,8 +81,8 @@ def test_report_and_reference_are_of_the_new_rows(old: FastSHAP, updated: FastSH
     assert updated(NEW[:5], errors=True).error_std.shape == (5, 5)
 
 
-def test_it_starts_from_what_was_learnt(old: FastSHAP) -> None:
-    """Of a single step at hardly any rate, almost nothing is left of a network that starts anew."""
+def test_an_update_starts_from_the_fitted_networks(old: FastSHAP) -> None:
+    """One step with a tiny learning rate changes fitted networks very little. New networks would differ."""
     step = Training(steps=1, learning_rate=1e-9)
     short = Recipe(surrogate=(step,), explainer=step, targets=Targets(coalitions=8, evaluations=10_000))
     again = FastSHAP(model, recipe=RECIPE, random_state=0, progress=False).fit(OLD)
@@ -90,7 +90,7 @@ def test_it_starts_from_what_was_learnt(old: FastSHAP) -> None:
     np.testing.assert_allclose(again.update(OLD)(OLD[:50]).values, old(OLD[:50]).values, atol=1e-3)
 
 
-def test_the_explainer_is_whole_until_the_update_is_done(old: FastSHAP) -> None:
+def test_an_interrupted_update_leaves_the_explainer_unchanged(old: FastSHAP) -> None:
     before, network, game = old(OLD[:10]).values, old.network_, old.value_function_
     calls = 0
 
@@ -111,7 +111,7 @@ def test_the_explainer_is_whole_until_the_update_is_done(old: FastSHAP) -> None:
     np.testing.assert_array_equal(old(OLD[:10]).values, before)
 
 
-def test_without_the_model_the_game_stays(old: FastSHAP, tmp_path: Path) -> None:
+def test_an_update_without_the_model_keeps_the_game(old: FastSHAP, tmp_path: Path) -> None:
     old.save(tmp_path / "file")
     loaded = FastSHAP.load(tmp_path / "file").set_params(random_state=0, progress=False)
     loaded.update(NEW)
@@ -121,7 +121,7 @@ def test_without_the_model_the_game_stays(old: FastSHAP, tmp_path: Path) -> None
     assert not np.allclose(loaded(NEW[:20]).values, old(NEW[:20]).values)
 
 
-def test_games_of_the_model_ask_the_model_as_it_is_now() -> None:
+def test_an_update_of_a_baseline_game_uses_the_current_model() -> None:
     fitted = explainer(value_function="baseline").fit(OLD)
     assert isinstance(fitted.value_function_, Baseline)
     rows = fitted.value_function_.rows_
@@ -133,7 +133,7 @@ def test_games_of_the_model_ask_the_model_as_it_is_now() -> None:
     np.testing.assert_allclose(explanation.values.sum(1) + explanation.base_values, 2 * model(NEW[:20]), atol=1e-6)
 
 
-def test_a_model_of_other_outputs_is_refused(old: FastSHAP) -> None:
+def test_a_model_with_other_outputs_raises(old: FastSHAP) -> None:
     before = old(OLD[:10]).values
     for other, message in (
         (lambda X: np.stack([model(X)] * 2, axis=1), r"has 2 outputs \(real\), and the surrogate learnt 1"),
@@ -146,7 +146,7 @@ def test_a_model_of_other_outputs_is_refused(old: FastSHAP) -> None:
     np.testing.assert_array_equal(old(OLD[:10]).values, before)
 
 
-def test_a_constant_model_that_begins_to_vary() -> None:
+def test_an_update_learns_a_model_that_is_no_longer_constant() -> None:
     fitted = FastSHAP(lambda X: np.full(len(X), 3.0), recipe=RECIPE, random_state=0, progress=False).fit(OLD)
     fitted.model = lambda X: 3 + np.asarray(X["b"])
     fitted.update(OLD)
@@ -155,19 +155,19 @@ def test_a_constant_model_that_begins_to_vary() -> None:
     assert fitted.report_.fidelity > 0.9
 
 
-def test_gaps_in_columns_that_had_none_are_told(old: FastSHAP, caplog: pytest.LogCaptureFixture) -> None:
+def test_gaps_in_columns_that_had_none_are_logged(old: FastSHAP, caplog: pytest.LogCaptureFixture) -> None:
     gappy = NEW.assign(b=NEW["b"].where(NEW["b"] > -1), c=NEW["c"].where(NEW["c"] > -1))
     copy.copy(old).set_params(model=lambda X: model(X.fillna(0))).update(gappy)
     assert "Columns ['b', 'c'] have gaps and had none at fit" in caplog.text
 
 
-def test_no_steps_leave_the_network_as_it_is(old: FastSHAP) -> None:
+def test_an_update_with_no_steps_keeps_the_network(old: FastSHAP) -> None:
     still = Recipe(surrogate=(STEPS,), explainer=Training(steps=0), targets=RECIPE.targets)
     changed = copy.copy(old).set_params(recipe=still).update(OLD)
     assert np.ptp(changed(OLD[:10]).values, axis=1).min() > 0.01
 
 
-def test_an_update_goes_on_after_the_file_is_loaded_again(old: FastSHAP, tmp_path: Path) -> None:
+def test_an_update_resumes_after_the_file_is_loaded_again(old: FastSHAP, tmp_path: Path) -> None:
     old.save(tmp_path / "file")
     values = []
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_an_update_goes_on_after_the_file_is_loaded_again(old: FastSHAP, tmp_pat
     np.testing.assert_array_equal(old_again(NEW[:20]).values, values[0])
 
 
-def test_images() -> None:
+def test_an_update_changes_values_of_images() -> None:
     fitted = image_explainer().fit(IMAGES)
     before = fitted.shap_values(IMAGES[:3])
     after = fitted.update(IMAGES).shap_values(IMAGES[:3])
@@ -186,14 +186,14 @@ def test_images() -> None:
     assert not np.array_equal(after, before)
 
 
-def test_checkpoints_of_a_fit_are_not_those_of_an_update(tmp_path: Path) -> None:
+def test_an_update_from_a_checkpoint_of_a_fit_raises(tmp_path: Path) -> None:
     fitted = explainer().fit(OLD, checkpoint=tmp_path / "fit")
     with pytest.raises(TrainingError, match="belongs to a run with other data"):
         fitted.update(OLD, checkpoint=tmp_path / "fit")
     fitted.update(OLD, checkpoint=tmp_path / "update")
 
 
-def test_what_cannot_be_updated(old: FastSHAP) -> None:
+def test_an_update_with_bad_input_raises(old: FastSHAP) -> None:
     with pytest.raises(NotFittedError, match="not fitted"):
         explainer().update(NEW)
     with pytest.raises(InputError, match="'e'"):

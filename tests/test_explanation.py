@@ -1,4 +1,4 @@
-"""Values as explanations, and in the shapes of shap."""
+"""Tests of the conversion of values to explanations in the shapes that shap uses."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_outputs_are_chosen_by_name_and_position() -> None:
     assert list(found.names) == ["yes", "no"]
 
 
-def test_an_operation_chooses_the_outputs_of_each_row() -> None:
+def test_a_shap_operation_chooses_outputs_per_row() -> None:
     found = values().chosen(shap.Explanation.argsort.flip[:1])
     np.testing.assert_array_equal(found.values[..., 0], VALUES[..., 2])
 
 
 @pytest.mark.parametrize("outputs", [["maybe"], [3], [], "yes", ["yes", 2]], ids=str)
-def test_outputs_that_cannot_be_chosen_are_refused(outputs: list[str]) -> None:
+def test_outputs_that_do_not_exist_raise(outputs: list[str]) -> None:
     with pytest.raises(InputError, match="outputs"):
         chosen_outputs(NAMES, outputs)
 
@@ -47,7 +47,7 @@ def test_a_single_output_has_no_axis_and_no_name() -> None:
     assert squeeze(np.zeros((2, 3))).shape == (2, 3)
 
 
-def test_maps_follow_the_grid_or_the_pixels() -> None:
+def test_maps_have_the_shape_of_the_grid_or_of_the_pixels() -> None:
     partition = Superpixels(grid=(1, 2)).bind_image((1, 2, 4))
     np.testing.assert_array_equal(maps(VALUES, partition, upsample=False), VALUES[:, None])
     pixels = maps(VALUES, partition, upsample=True)
@@ -55,7 +55,7 @@ def test_maps_follow_the_grid_or_the_pixels() -> None:
     np.testing.assert_allclose(pixels.sum((1, 2)), VALUES.sum(1))
 
 
-def test_an_earlier_explanation_is_taken_up_with_its_variances() -> None:
+def test_an_earlier_explanation_is_reused_with_its_variances() -> None:
     start = values(stderr=True).explanation(lambda v: v.numpy())
     found, variance = taken_up(start, VALUES)
     assert torch.equal(found, VALUES)
@@ -71,7 +71,7 @@ def test_an_earlier_explanation_is_taken_up_with_its_variances() -> None:
     ],
     ids=["no errors", "other rows", "other sums"],
 )
-def test_explanations_that_cannot_be_taken_up_are_refused(start: Values, message: str) -> None:
+def test_explanations_that_cannot_be_reused_raise(start: Values, message: str) -> None:
     with pytest.raises(InputError, match=message):
         taken_up(start.explanation(lambda v: v.numpy()), VALUES)
 

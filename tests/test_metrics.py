@@ -1,4 +1,4 @@
-"""Distances between estimated and true values."""
+"""Tests of the metrics that compare estimated and true values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisation and the losses."""
+"""Tests of the normalisation and the losses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_normalized_values_are_efficient(example: tuple[Tensor, Tensor, Tensor])
     torch.testing.assert_close(normalize(phi, total).sum(1), total)
 
 
-def test_normalizing_is_idempotent_and_leaves_the_truth_alone(example: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_normalizing_is_idempotent_and_does_not_change_exact_values(example: tuple[Tensor, Tensor, Tensor]) -> None:
     truth, phi, total = example
     once = normalize(phi, total)
     torch.testing.assert_close(normalize(once, total), once)
@@ -45,7 +45,9 @@ def test_normalizing_is_an_orthogonal_projection(example: tuple[Tensor, Tensor, 
     before, after, moved = (
         (a - b).square().sum(1) for a, b in ((phi, truth), (projected, truth), (phi, projected))
     )
-    torch.testing.assert_close(before, after + moved)  # So projected values are never further from the truth.
+    torch.testing.assert_close(
+        before, after + moved
+    )  # So projected values are never further from the exact values.
 
 
 def test_the_coalition_loss_equals_a_calculation_by_hand() -> None:

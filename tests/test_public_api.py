@@ -1,4 +1,4 @@
-"""The names that are a promise."""
+"""Tests of the public names, the imports and the demonstrations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastshapley import FastSHAP, baselines, datasets, estimators, export, playe
 from fastshapley.cli import main
 
 
-def test_public_names() -> None:
+def test_public_names_exist() -> None:
     assert sorted(fastshapley.__all__) == [
         "Advice",
         "Backbone",
@@ -50,7 +50,7 @@ def test_public_names() -> None:
         assert all(hasattr(module, name) for name in names)
 
 
-def test_signature_of_the_explainer() -> None:
+def test_the_explainer_has_the_documented_signature() -> None:
     parameters = inspect.signature(FastSHAP).parameters
     assert list(parameters) == [
         "model",
@@ -75,14 +75,14 @@ def test_signature_of_the_explainer() -> None:
     assert (defaults["time_budget"], defaults["evaluation_budget"]) == (None, None)
 
 
-def test_version_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"fastshapley {fastshapley.__version__}\n"
 
 
-def test_importing_is_quiet_and_loads_no_torch() -> None:
+def test_importing_prints_nothing_and_does_not_load_torch() -> None:
     script = "import sys, fastshapley; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == ""
@@ -93,14 +93,14 @@ def test_importing_is_quiet_and_loads_no_torch() -> None:
         fastshapley.nothing  # noqa: B018
 
 
-def test_importing_the_explainer_loads_no_boosters() -> None:
+def test_importing_the_explainer_does_not_load_lightgbm_or_xgboost() -> None:
     script = "import sys; from fastshapley import FastSHAP; "
     script += "sys.exit('lightgbm' in sys.modules or 'xgboost' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == ""
 
 
-def test_interoperation_is_imported_when_it_is_asked_for() -> None:
+def test_interop_packages_are_imported_only_on_request() -> None:
     for module, names in {
         "shapiq": ("Explainer", "Game"),
         "captum": ("FastShap",),
@@ -114,8 +114,10 @@ def test_interoperation_is_imported_when_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_the_demonstration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every step of `make demo` with a quarter of its training, and the accuracy that it promises."""
+def test_the_demonstration_is_accurate_and_writes_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run every step of `make demo` with a quarter of its training."""
     pytest.importorskip("matplotlib")
     assert main(["demo", "--quick", "--quiet", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -129,10 +131,12 @@ def test_the_demonstration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_demonstration_on_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The relative squared error to exact values on digits is at most .05; it was .034 when this was written.
+def test_the_demonstration_on_images_is_accurate_and_writes_its_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The relative squared error on digits is at most 0.05. It was 0.034 when this was written.
 
-    The patches are coarser than without ``--quick``, whose error on 16 patches was .047.
+    Without ``--quick`` there are 16 smaller patches, and the error was 0.047.
     """
     assert main(["demo", "--images", "--quick", "--quiet", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""FastSHAP where shap's own explainers are expected: called as they are, saved to streams, and drawn."""
+"""Tests of FastSHAP in place of shap's explainers: calls, streams, slices and plots."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ ERRORS = replace(QUICK, errors=Training(steps=30))
 
 
 def fit_one() -> tuple[FastSHAP, Any]:
-    """One output, of an array."""
+    """A model of an array, with one output."""
     X = numbers()
     return explainer(LinearRegression().fit(X, X @ [3.0, -2.0, 1.0, 0.0]), recipe=ERRORS).fit(X), X
 
 
 def fit_several() -> tuple[FastSHAP, Any]:
-    """Three classes with names, of a frame."""
+    """A model of a frame, with three named classes."""
     X, y = load_iris(return_X_y=True, as_frame=True)
     model = LogisticRegression(max_iter=1000).fit(X, np.array(["setosa", "versicolor", "virginica"])[y])
     return explainer(model, recipe=ERRORS, link="logit").fit(X), X
 
 
 def fit_marginal() -> tuple[FastSHAP, Any]:
-    """A game of the model's own, whose file does not hold the model."""
+    """A marginal game, whose file does not contain the model."""
     X = numbers()
     return explainer(LogisticRegression().fit(X, X[:, 0] > 0), value_function="marginal").fit(X), X
 
 
 def fit_people() -> tuple[FastSHAP, Any]:
-    """Categories, booleans and gaps."""
+    """A model of a frame with categories, booleans and gaps."""
     X, y = people()
     return explainer(people_model(X, y), recipe=ERRORS).fit(X), X
 
@@ -69,19 +69,19 @@ def persons() -> tuple[FastSHAP, Any]:
 
 
 class TestEveryExplainer:
-    """What shap's suite asks of each of its explainers."""
+    """Requirements that shap's tests check for each of its explainers."""
 
-    def test_values_add_up_to_what_is_explained(self, case: tuple[FastSHAP, Any]) -> None:
-        """To the game's output of each row, which another estimator evaluates; not only their sum over rows."""
+    def test_values_of_each_row_sum_to_the_output_of_the_game(self, case: tuple[FastSHAP, Any]) -> None:
+        """The expected sums are those of the exact estimator."""
         fitted, X = case
         explanation = fitted(X[:40])
         outputs = len(fitted.output_names_)
         exact = fitted.estimate(X[:40]).values.reshape(40, -1, outputs)
         sums = explanation.values.reshape(exact.shape).sum(1)
-        assert np.abs(sums).max() > 0.1  # there is something to add up
+        assert np.abs(sums).max() > 0.1  # the sums are not all zero
         np.testing.assert_allclose(sums, exact.sum(1), atol=1e-5)
 
-    def test_with_the_model_they_add_up_to_its_output(self, case: tuple[FastSHAP, Any]) -> None:
+    def test_anchored_values_sum_to_the_output_of_the_model(self, case: tuple[FastSHAP, Any]) -> None:
         fitted, X = case
         explanation = fitted(X[:40], anchor="model")
         expected = getattr(fitted.model, "predict_proba", fitted.model.predict)(X[:40])
@@ -91,7 +91,7 @@ class TestEveryExplainer:
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
-    def test_shapes_and_names(self, case: tuple[FastSHAP, Any]) -> None:
+    def test_explanations_have_the_expected_shapes_and_names(self, case: tuple[FastSHAP, Any]) -> None:
         fitted, X = case
         names = fitted.output_names
         outputs = () if names is None else (len(names),)
@@ -106,14 +106,14 @@ class TestEveryExplainer:
         assert explanation.output_names == names
         assert explanation.data.shape == (7, X.shape[1])
 
-    def test_rows_alone_in_parts_and_together(self, case: tuple[FastSHAP, Any]) -> None:
+    def test_values_do_not_depend_on_the_batches(self, case: tuple[FastSHAP, Any]) -> None:
         fitted, X = case
         together = fitted(X[:9]).values
         alone = np.concatenate([fitted(X[i : i + 1]).values for i in range(9)])
         np.testing.assert_allclose(alone, together, atol=1e-5)
         np.testing.assert_allclose(fitted(X[:9], batch_size=4).values, together, atol=1e-5)
 
-    def test_a_stream_and_back(self, case: tuple[FastSHAP, Any]) -> None:
+    def test_an_explainer_loaded_from_a_stream_gives_the_same_bytes(self, case: tuple[FastSHAP, Any]) -> None:
         fitted, X = case
         stream = io.BytesIO()
         fitted.save(stream)
@@ -123,17 +123,17 @@ class TestEveryExplainer:
         np.testing.assert_array_equal(loaded.expected_value, fitted.expected_value)
         assert (loaded.feature_names, loaded.output_names) == (fitted.feature_names, fitted.output_names)
 
-    def test_it_has_what_shaps_explainers_have(self, case: tuple[FastSHAP, Any]) -> None:
+    def test_it_has_the_attributes_of_shaps_explainers(self, case: tuple[FastSHAP, Any]) -> None:
         for name in ("model", "masker", "link", "feature_names", "output_names", "expected_value"):
             assert hasattr(case[0], name)
 
-    def test_no_rows(self, case: tuple[FastSHAP, Any]) -> None:
+    def test_no_rows_give_an_empty_array(self, case: tuple[FastSHAP, Any]) -> None:
         fitted, X = case
         assert fitted.shap_values(X[:0]).shape == (0, *fitted(X[:1]).shape[1:])
 
 
 class TestCalls:
-    def test_arguments_of_shaps_explainers_are_ours_by_another_name(self, several: Any) -> None:
+    def test_arguments_of_shaps_explainers_are_aliases_of_ours(self, several: Any) -> None:
         fitted, X = several
         bounds = fitted(X[:5], error_bounds=True, silent=True)
         np.testing.assert_array_equal(bounds.error_std, fitted(X[:5], errors=True).error_std)
@@ -144,19 +144,19 @@ class TestCalls:
         exact = fitted.estimate(X[:5]).values
         np.testing.assert_allclose(fitted.shap_values(X[:5], nsamples=16), exact, atol=1e-5)
 
-    def test_every_argument_of_shaps_own_call(self) -> None:
+    def test_every_argument_of_shaps_call_is_accepted(self) -> None:
         ours = {*inspect.signature(FastSHAP.__call__).parameters, *inspect.signature(ShapOptions).parameters}
         shaps = inspect.signature(shap.Explainer.__call__).parameters
         assert set(shaps) - ours == {"args", "kwargs"}
 
-    def test_an_unknown_argument_is_named(self, several: Any) -> None:
+    def test_an_unknown_argument_raises(self, several: Any) -> None:
         fitted, X = several
         with pytest.raises(TypeError, match=r"unexpected keyword arguments \['budgets'\]"):
             fitted(X[:5], budgets=8)
 
-    def test_silent(self, several: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_silent_hides_the_progress_bar(self, several: Any, capsys: pytest.CaptureFixture[str]) -> None:
         fitted, X = several
-        fitted = FastSHAP.load(_saved(fitted), model=fitted.model)  # with bars
+        fitted = FastSHAP.load(_saved(fitted), model=fitted.model)  # with progress bars
         fitted(X[:5], max_evals=8, silent=True)
         assert "refining" not in capsys.readouterr().err
         fitted(X[:5], max_evals=8)
@@ -175,13 +175,13 @@ class TestCalls:
             ({"outputs": [0, "setosa"]}, r"outputs is \[0, 'setosa'\].*each once"),
         ],
     )
-    def test_bad_arguments(self, several: Any, options: dict[str, Any], message: str) -> None:
+    def test_bad_arguments_raise(self, several: Any, options: dict[str, Any], message: str) -> None:
         fitted, X = several
         with pytest.raises(InputError, match=message):
             fitted(X[:5], **options)
 
     @pytest.mark.parametrize("outputs", [["virginica", "setosa"], [2, 0], np.array([2, 0]), ["virginica", 0]])
-    def test_some_outputs(self, several: Any, outputs: Any) -> None:
+    def test_outputs_can_be_chosen_by_name_and_number(self, several: Any, outputs: Any) -> None:
         fitted, X = several
         every, some = fitted(X[:5], errors=True), fitted(X[:5], errors=True, outputs=outputs)
         np.testing.assert_array_equal(some.values, every.values[..., [2, 0]])
@@ -197,8 +197,8 @@ class TestCalls:
         assert some[:, :, "versicolor"].shape == (5, 4)
         assert fitted(X[:0], outputs=["versicolor"]).values.shape == (0, 4, 1)
 
-    def test_the_largest_outputs_of_each_row(self, several: Any) -> None:
-        """As shap's examples choose them."""
+    def test_the_largest_outputs_of_each_row_can_be_chosen(self, several: Any) -> None:
+        """The syntax is that of shap's examples."""
         fitted, X = several
         rows = X.iloc[[0, 60, 140]]
         every = fitted(rows)
@@ -210,12 +210,12 @@ class TestCalls:
             assert list(largest.output_names[i]) == [fitted.output_names_[k]]
         assert len(set(totals.argmax(1))) > 1
 
-    def test_before_a_fit(self) -> None:
+    def test_fitted_attributes_do_not_exist_before_fit(self) -> None:
         new = FastSHAP(lambda rows: rows[:, 0])
         for name in ("expected_value", "feature_names", "output_names"):
             assert not hasattr(new, name)
 
-    def test_a_game_whose_base_value_depends_on_the_row(self) -> None:
+    def test_a_game_whose_base_value_depends_on_the_row_has_no_expected_value(self) -> None:
         class Shifted(Additive):
             def __call__(self, x: Any, s: Any) -> Any:
                 return super().__call__(x, s) + x[:, None, :1]
@@ -235,7 +235,7 @@ def _saved(fitted: FastSHAP) -> io.BytesIO:
 
 
 class TestStreams:
-    def test_the_bytes_of_a_file(self, several: Any, tmp_path: Path) -> None:
+    def test_streams_and_files_have_the_same_format(self, several: Any, tmp_path: Path) -> None:
         fitted, X = several
         fitted.save(tmp_path / "iris.fastshap")
         data = _saved(fitted).getvalue()
@@ -246,8 +246,8 @@ class TestStreams:
             again = FastSHAP.load(tmp_path / name)
             assert loaded.shap_values(X[:5]).tobytes() == again.shap_values(X[:5]).tobytes()
 
-    def test_several_in_one(self, several: Any, persons: Any) -> None:
-        """Each is read to its end, and no further."""
+    def test_several_explainers_can_be_saved_to_one_stream(self, several: Any, persons: Any) -> None:
+        """Loading stops at the end of each explainer."""
         stream = io.BytesIO()
         for fitted, _ in (several, persons):
             fitted.save(stream)
@@ -257,7 +257,7 @@ class TestStreams:
             assert FastSHAP.load(stream).shap_values(X[:5]).tobytes() == fitted.shap_values(X[:5]).tobytes()
         assert stream.read() == b"more"
 
-    def test_no_pickle(self, several: Any) -> None:
+    def test_the_format_is_not_pickle(self, several: Any) -> None:
         with pytest.raises(pickle.UnpicklingError):
             pickle.load(_saved(several[0]))
         pickled = io.BytesIO(pickle.dumps(several[0].feature_names))
@@ -265,18 +265,18 @@ class TestStreams:
             FastSHAP.load(pickled)
 
     @pytest.mark.parametrize("share", [0.0, 1e-5, 0.1, 0.5, 0.999])
-    def test_cut_short(self, several: Any, share: float) -> None:
+    def test_a_truncated_stream_raises(self, several: Any, share: float) -> None:
         data = _saved(several[0]).getvalue()
         with pytest.raises(FileFormatError, match="the stream is cut short"):
             FastSHAP.load(io.BytesIO(data[: int(share * len(data))]))
 
     @pytest.mark.parametrize("data", [b"\xff" * 100, b"\x02" + 7 * b"\x00" + b"{}", b"\x02" + 7 * b"\x00" + b"[]"])
-    def test_of_another_kind(self, data: bytes) -> None:
+    def test_a_stream_of_other_data_raises(self, data: bytes) -> None:
         with pytest.raises(FileFormatError, match="the stream is"):
             FastSHAP.load(io.BytesIO(data))
 
-    @pytest.mark.parametrize("file", [io.StringIO(), 3, None], ids=["text", "number", "nothing"])
-    def test_what_is_no_stream_of_bytes(self, several: Any, file: Any) -> None:
+    @pytest.mark.parametrize("file", [io.StringIO(), 3, None], ids=["text", "number", "none"])
+    def test_a_file_that_is_not_a_binary_stream_raises(self, several: Any, file: Any) -> None:
         with pytest.raises(InputError, match="pass a path, or a file that is open in binary mode"):
             several[0].save(file)
         with pytest.raises(InputError, match="pass a path, or a file that is open in binary mode"):
@@ -284,7 +284,7 @@ class TestStreams:
 
 
 class TestSlices:
-    def test_by_name_and_number(self, several: Any) -> None:
+    def test_explanations_can_be_sliced_by_name_and_number(self, several: Any) -> None:
         fitted, X = several
         whole = fitted(X[:10], errors=True)
         one = whole[2:6, "petal width (cm)", "virginica"]
@@ -297,8 +297,8 @@ class TestSlices:
         assert whole[3].base_values.shape == (3,)
         assert len(whole[np.arange(10) % 2 == 0]) == 5
 
-    def test_as_many_rows_as_players_and_outputs(self) -> None:
-        """Where shap could take one axis for another."""
+    def test_slices_are_correct_for_equal_numbers_of_rows_players_and_outputs(self) -> None:
+        """shap could confuse axes of the same length."""
         X = numbers(columns=3)
         fitted = explainer(lambda rows: rows * [1.0, 10.0, 100.0]).fit(X)
         whole = fitted(X[:3])
@@ -308,12 +308,12 @@ class TestSlices:
         np.testing.assert_array_equal(whole[:, :, "output 2"].base_values, whole.base_values[:, 2])
         np.testing.assert_array_equal(whole[:, "x1"].values, whole.values[:, 1])
 
-    def test_categories_have_their_names(self, persons: Any) -> None:
+    def test_categories_are_displayed_by_name_and_numbers_as_numbers(self, persons: Any) -> None:
         fitted, X = persons
         jobs = fitted(X[:30])[:, "job", "1"]
         assert jobs.display_data.tolist() == X["job"][:30].fillna("missing").tolist()
         assert set(jobs.data[~np.isnan(jobs.data)]) <= {0.0, 1.0, 2.0}
-        ages = fitted(X[:30])[:, "age", "1"]  # numbers stay numbers, or a scatter plot would have a name for each
+        ages = fitted(X[:30])[:, "age", "1"]  # with text, a scatter plot would label each number
         assert all(isinstance(value, float) for value in ages.display_data)
         members = fitted(X[:30])[:, "member", "1"]
         assert members.display_data.tolist() == X["member"][:30].map(str).tolist()
@@ -361,17 +361,17 @@ class TestPlots:
         plt.close("all")
 
     @pytest.mark.parametrize("plot", list(PLOTS))
-    def test_every_plot(self, case: tuple[FastSHAP, Any], plot: str) -> None:
+    def test_every_plot_draws_an_explanation(self, case: tuple[FastSHAP, Any], plot: str) -> None:
         fitted, X = case
         explanation = fitted(X[:120])
         PLOTS[plot](explanation if fitted.output_names is None else explanation[..., 1])
 
     @pytest.mark.parametrize("plot", ["bar", "waterfall", "heatmap", "beeswarm"])
-    def test_with_error_bars(self, persons: Any, plot: str) -> None:
+    def test_plots_draw_explanations_with_error_bars(self, persons: Any, plot: str) -> None:
         fitted, X = persons
         PLOTS[plot](fitted(X[:30], errors=True)[:, :, "1"])
 
-    def test_several_outputs_at_once(self, several: Any, figures: Any) -> None:
+    def test_plots_of_several_outputs_are_drawn(self, several: Any, figures: Any) -> None:
         fitted, X = several
         values = fitted.shap_values(X[:20])
         shap.summary_plot(values[..., 0], X[:20], show=False)
@@ -379,7 +379,7 @@ class TestPlots:
         shap.multioutput_decision_plot(list(base), list(np.moveaxis(values, -1, 0)), row_index=0, show=False)
         assert figures.gcf().axes
 
-    def test_images_as_shaps_example_explains_them(self, image_explainer: FastSHAP, figures: Any) -> None:
+    def test_images_can_be_explained_as_in_shaps_example(self, image_explainer: FastSHAP, figures: Any) -> None:
         import small_images
 
         top = shap.Explanation.argsort.flip[:1]

@@ -1,4 +1,4 @@
-"""FastSHAP as scikit-learn has transformers: by its own checks, in pipelines, and with its names."""
+"""Tests of FastSHAP as a scikit-learn transformer: scikit-learn's checks, feature names and pipelines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fastshapley.errors import InputError
 
 @dataclass(frozen=True)
 class Sums:
-    """A model of any table of numbers, with gaps or without; its name in a test does not change with each run."""
+    """A model of any table of numbers, with or without gaps. Its repr gives the same test ids in each run."""
 
     factors: tuple[float, ...]
 
@@ -49,7 +49,7 @@ def expected_failures(estimator: FastSHAP) -> dict[str, str]:
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [explainer(total), explainer(two)], expected_failed_checks=expected_failures
 )
-def test_estimator_checks(estimator: FastSHAP, check: Callable[[FastSHAP], None]) -> None:
+def test_scikit_learns_estimator_checks_pass(estimator: FastSHAP, check: Callable[[FastSHAP], None]) -> None:
     check(estimator)
 
 
@@ -64,16 +64,16 @@ def test_estimator_checks(estimator: FastSHAP, check: Callable[[FastSHAP], None]
     ],
     ids=lambda check: check.__name__,
 )
-def test_checks_that_scikit_learn_makes_of_its_own_transformers(check: Callable[[str, FastSHAP], None]) -> None:
+def test_scikit_learns_transformer_checks_pass(check: Callable[[str, FastSHAP], None]) -> None:
     check("FastSHAP", explainer(total))
 
 
-def test_no_rows() -> None:
+def test_no_rows_give_an_empty_array() -> None:
     assert explainer(two).fit(numbers()).transform(numbers()[:0]).shape == (0, 8)
 
 
-def test_a_subset_is_explained_as_among_the_others() -> None:
-    """What the expected failure is about, within what float32 has."""
+def test_values_of_a_row_do_not_depend_on_the_other_rows() -> None:
+    """The check that is expected to fail, with a tolerance for float32."""
     fitted = explainer(two).fit(numbers())
     alone = np.concatenate([fitted.transform(row[None]) for row in numbers(20)])
     np.testing.assert_allclose(alone, fitted.transform(numbers(20)), rtol=1e-4, atol=1e-5)
@@ -90,13 +90,13 @@ def fitted(table: tuple[pd.DataFrame, Any]) -> FastSHAP:
 
 
 class TestTransform:
-    def test_of_one_output_the_values_themselves(self) -> None:
+    def test_one_output_gives_the_values_themselves(self) -> None:
         X = numbers()
         fitted = explainer(total).fit(X)
         np.testing.assert_array_equal(fitted.transform(X), fitted.shap_values(X))
         assert list(fitted.get_feature_names_out()) == ["shap_x0", "shap_x1", "shap_x2", "shap_x3"]
 
-    def test_of_several_outputs_a_column_a_player_and_output(self, fitted: FastSHAP, table: Any) -> None:
+    def test_several_outputs_give_a_column_per_player_and_output(self, fitted: FastSHAP, table: Any) -> None:
         X = table[0][:20]
         found = fitted.transform(X)
         names = list(fitted.get_feature_names_out())
@@ -107,27 +107,27 @@ class TestTransform:
             expected = explanation[:, player, output].values
             np.testing.assert_array_equal(found[:, names.index(f"shap_{player}_{output}")], expected)
 
-    def test_as_a_frame_with_the_users_index(self, fitted: FastSHAP, table: Any) -> None:
+    def test_pandas_output_has_the_index_of_the_input(self, fitted: FastSHAP, table: Any) -> None:
         X = table[0][:20].set_index(pd.Index([f"row {i}" for i in range(20)]))
         frames = clone(fitted).set_output(transform="pandas")
-        frame = clone(frames).fit(table[0]).transform(X)  # a clone knows what it was told
+        frame = clone(frames).fit(table[0]).transform(X)  # a clone keeps the output setting
         assert list(frame.columns) == list(fitted.get_feature_names_out())
         assert frame.index.equals(X.index)
         np.testing.assert_array_equal(frame.to_numpy(), fitted.transform(X))
 
-    def test_groups_are_columns_of_their_own(self) -> None:
+    def test_each_group_is_one_column(self) -> None:
         X = numbers()
         fitted = explainer(total, players=Groups({"pair": [1, 2]})).fit(X)
         assert fitted.transform(X).shape == (200, 3)
         assert list(fitted.get_feature_names_out(list("abcd"))) == ["shap_x0", "shap_pair", "shap_x3"]
 
-    def test_names_that_do_not_fit(self, fitted: FastSHAP) -> None:
+    def test_wrong_feature_names_raise(self, fitted: FastSHAP) -> None:
         with pytest.raises(InputError, match="input_features should have length equal to number of features"):
             fitted.get_feature_names_out(["age"])
         with pytest.raises(InputError, match="input_features is not equal to feature_names_in_"):
             fitted.get_feature_names_out(list("abcde"))
 
-    def test_names_of_columns_are_those_of_the_last_fit(self) -> None:
+    def test_feature_names_are_those_of_the_last_fit(self) -> None:
         X = numbers()
         fitted = explainer(total).fit(pd.DataFrame(X, columns=list("abcd")))
         assert list(fitted.feature_names_in_) == list("abcd")
@@ -135,7 +135,7 @@ class TestTransform:
         assert not hasattr(fitted, "feature_names_in_")
         assert fitted.n_features_in_ == 3
 
-    def test_images_are_no_table(self, image_explainer: FastSHAP) -> None:
+    def test_transforming_images_raises(self, image_explainer: FastSHAP) -> None:
         import small_images
 
         with pytest.raises(InputError, match="fitted to images: use shap_values"):
@@ -146,7 +146,7 @@ class TestTransform:
 
 
 class TestPipelines:
-    def test_behind_a_scaler_with_the_names_of_the_frame(self) -> None:
+    def test_feature_names_pass_through_a_scaler(self) -> None:
         X = pd.DataFrame(numbers(), columns=list("abcd"))
         y = X["a"] - 2 * X["c"]
         scaler = StandardScaler().fit(X)
@@ -156,13 +156,13 @@ class TestPipelines:
         assert list(pipeline.get_feature_names_out()) == ["shap_a", "shap_b", "shap_c", "shap_d"]
         np.testing.assert_allclose(found.sum(1) + pipeline[1].expected_value, y, atol=1e-4)
 
-    def test_values_as_features_of_another_model(self, table: Any) -> None:
+    def test_values_can_be_features_of_another_model(self, table: Any) -> None:
         X, y = table
         pipeline = Pipeline([("explain", explainer(people_model(X, y))), ("again", LogisticRegression())])
         assert pipeline.fit(X, y).score(X, y) > 0.75
         assert pipeline.set_output(transform="pandas").fit(X, y)["again"].feature_names_in_[0] == "shap_age_0"
 
-    def test_beside_other_transformers(self) -> None:
+    def test_a_column_transformer_can_contain_an_explainer(self) -> None:
         X = pd.DataFrame(numbers(), columns=list("abcd"))
         columns = make_column_transformer((explainer(total), ["a", "b"]), ("passthrough", ["c"]))
         assert columns.fit_transform(X).shape == (200, 3)
@@ -172,7 +172,7 @@ class TestPipelines:
             "passthrough__c",
         ]
 
-    def test_a_clone_keeps_the_fitted_model_and_nothing_else(self, fitted: FastSHAP, table: Any) -> None:
+    def test_a_clone_keeps_only_the_fitted_model(self, fitted: FastSHAP, table: Any) -> None:
         model = fitted.model
         before = pickle.dumps(model)
         copied = clone(make_pipeline(fitted))[0]
@@ -182,14 +182,14 @@ class TestPipelines:
         copied.fit(*table)
         assert pickle.dumps(model) == before
 
-    def test_validation_rows_through_a_pipeline(self) -> None:
+    def test_validation_rows_can_be_passed_through_a_pipeline(self) -> None:
         X = numbers()
         pipeline = make_pipeline(explainer(total)).fit(X, fastshap__X_val=X[:60])
         assert pipeline[0].report_.rows == 30
 
 
 class TestLabels:
-    """Those of scikit-learn are ignored; rows that used to be the second argument are not."""
+    """Labels are ignored as the second argument of fit. Rows, which it used to accept, raise an error."""
 
     X = numbers()
 
@@ -205,20 +205,20 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("kind", "rows"), [(np.asarray, 10), (pd.DataFrame, 10), (pd.DataFrame, 200), (torch.as_tensor, 10)]
     )
-    def test_rows_are_no_labels(self, kind: Any, rows: int) -> None:
+    def test_rows_as_labels_raise(self, kind: Any, rows: int) -> None:
         with pytest.raises(InputError, match=r"y is a .* of rows like those of X.*X_val="):
             explainer(total).fit(kind(self.X), kind(self.X[:rows]))
 
-    def test_labels_as_wide_as_the_table(self) -> None:
+    def test_labels_as_wide_as_the_table_are_ignored(self) -> None:
         frame = pd.DataFrame(self.X)
         for X, y in ((self.X, self.X > 0), (frame, frame.add_prefix("label_")), (self.X.tolist(), self.X[:, :1])):
             explainer(total).fit(X, y)
 
-    def test_of_one_column(self) -> None:
+    def test_rows_of_one_column_as_labels_raise(self) -> None:
         with pytest.raises(InputError, match="X_val="):
             explainer(total).fit(self.X[:, :1], self.X[:10, :1])
 
-    def test_images_are_no_labels(self) -> None:
+    def test_images_as_labels_raise(self) -> None:
         import small_images
 
         with pytest.raises(InputError, match="X_val="):

@@ -1,4 +1,4 @@
-"""The layout of the package: how many modules stand at the top, their names, their tests, and who knows FastSHAP.
+"""Tests of the package layout: top-level modules, module names, test modules, and imports of FastSHAP.
 
 import-linter checks the direction of imports: see ``[tool.importlinter]`` in pyproject.toml and ``make check``.
 """
@@ -16,7 +16,7 @@ PACKAGE = TESTS.parent / "src" / "fastshapley"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 MOST_AT_THE_TOP = 14
-DOORS = {"client.py", "distributed.py", "players.py"}  # Public names of modules that live in a folder.
+DOORS = {"client.py", "distributed.py", "players.py"}  # Modules that re-export public names from a folder.
 ABOVE_EXPLAINER = ("__init__.py", "explainer.py", "baselines/", "cli/", "interop/", "paper/")
 
 # Modules that need no tests of their own.
@@ -28,7 +28,7 @@ WITHOUT_TESTS = {
     "version.py": "holds one string; tests/test_docs.py compares it with CITATION.cff",
 }
 
-# Modules that the tests of another module cover: one test module for a family of small modules.
+# Modules that are covered by the test module of a family of small modules.
 TESTED_WITH = {
     "baselines/gradients.py": "baselines/test_baselines.py",
     "baselines/kernel_shap.py": "baselines/test_baselines.py",
@@ -68,7 +68,7 @@ def own_tests(module: str) -> list[Path]:
 
 
 def imports_fastshap(source: str) -> bool:
-    """Return whether code imports the class or its module, at any depth and also for types only."""
+    """Return whether code imports the class or its module, also inside functions or for types only."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import) and any(name.name == "fastshapley.explainer" for name in node.names):
             return True
@@ -81,7 +81,7 @@ def imports_fastshap(source: str) -> bool:
     return False
 
 
-def test_the_top_of_the_package_holds_few_modules() -> None:
+def test_the_package_has_few_top_level_modules() -> None:
     top = [module for module in MODULES if "/" not in module]
     assert len(top) <= MOST_AT_THE_TOP, top
 
@@ -108,7 +108,7 @@ def test_exceptions_name_modules_and_tests_that_exist() -> None:
     assert all((TESTS / test).is_file() for test in TESTED_WITH.values())
 
 
-def test_nothing_below_the_explainer_knows_fastshap() -> None:
+def test_modules_below_the_explainer_do_not_import_fastshap() -> None:
     below = {module: path for module, path in MODULES.items() if not module.startswith(ABOVE_EXPLAINER)}
     assert not [module for module, path in below.items() if imports_fastshap(path.read_text(encoding="utf-8"))]
 

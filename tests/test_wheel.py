@@ -1,4 +1,4 @@
-"""What is published: a wheel that has all it needs, and no warning at import."""
+"""Tests of the wheel: it contains every file, imports without a warning, and its command runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path) -> Path:
-    """A folder that holds what the wheel does, and nothing else."""
+    """A folder that contains only the installed wheel."""
     folder = wheel.parent / "installed"
     pip("install", "--no-deps", "--target", str(folder), str(wheel))
     return folder
@@ -43,14 +43,14 @@ def pip(*arguments: str) -> None:
 
 
 def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python with the wheel's modules before those of this folder, somewhere else."""
+    """Run Python in another folder, with the installed wheel on its path."""
     command = [sys.executable, "-W", "error", *arguments]
     return subprocess.run(
         command, cwd=folder, env={"PYTHONPATH": str(installed)}, capture_output=True, text=True, check=False
     )
 
 
-def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
+def test_the_wheel_contains_every_file_of_the_package(wheel: Path) -> None:
     source = ROOT / "src"
     expected = {
         path.relative_to(source).as_posix()
@@ -68,7 +68,7 @@ def test_every_module_is_imported_without_a_warning(installed: Path, tmp_path: P
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_its_command_runs(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_command_runs(installed: Path, tmp_path: Path) -> None:
     done = run(installed, tmp_path, "-m", "fastshapley", "report", "nothing.fastshap")
     assert done.returncode == 1
     assert done.stderr == "fastshapley report: nothing.fastshap does not exist\n"

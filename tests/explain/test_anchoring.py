@@ -1,4 +1,4 @@
-"""Values that sum to the model's own output."""
+"""Tests of anchored values, which sum to the model's own output."""
 
 from __future__ import annotations
 
@@ -41,20 +41,24 @@ def totals(explanation: Any) -> NDArray[np.float64]:
     return np.asarray(explanation.values.sum(1) + explanation.base_values)
 
 
-def test_they_sum_to_the_models_output_above_its_mean(fitted: FastSHAP, forest: RandomForestRegressor) -> None:
+def test_anchored_values_and_the_base_value_sum_to_the_models_output(
+    fitted: FastSHAP, forest: RandomForestRegressor
+) -> None:
     explanation = fitted(X[:20], anchor="model")
     np.testing.assert_allclose(totals(explanation), forest.predict(X[:20]), atol=1e-9)
     assert not np.allclose(totals(fitted(X[:20])), forest.predict(X[:20]), atol=1e-3)
     assert np.ptp(explanation.base_values) == 0
-    assert explanation.base_values[0] == pytest.approx(forest.predict(X).mean(), abs=0.1)  # of the rows trained on
+    assert explanation.base_values[0] == pytest.approx(
+        forest.predict(X).mean(), abs=0.1
+    )  # the mean over the training rows
 
 
-def test_the_gap_is_shared_evenly(fitted: FastSHAP) -> None:
+def test_the_difference_is_divided_evenly_among_players(fitted: FastSHAP) -> None:
     moved = fitted(X[:20], anchor="model").values - fitted(X[:20]).values
     np.testing.assert_allclose(moved, moved[:, :1].repeat(4, axis=1), atol=1e-12)
 
 
-def test_predictions_spare_the_model(fitted: FastSHAP, forest: RandomForestRegressor, tmp_path: Path) -> None:
+def test_predictions_replace_the_model(fitted: FastSHAP, forest: RandomForestRegressor, tmp_path: Path) -> None:
     fitted.save(tmp_path / "file")
     loaded = FastSHAP.load(tmp_path / "file")
     explanation = loaded(X[:20], anchor="model", predictions=forest.predict(X[:20]))
@@ -64,7 +68,7 @@ def test_predictions_spare_the_model(fitted: FastSHAP, forest: RandomForestRegre
 
 
 @pytest.mark.parametrize("link", ["identity", "logit"])
-def test_classes_and_links(link: Any) -> None:
+def test_anchored_values_of_classes_sum_to_the_models_output_for_each_link(link: Any) -> None:
     model = RandomForestClassifier(20, random_state=0).fit(X, np.digitize(Y, [-1, 1]))
     explanation = fit(model, link=link)(X[:20], anchor="model")
     expected = model.predict_proba(X[:20])
@@ -74,13 +78,15 @@ def test_classes_and_links(link: Any) -> None:
     np.testing.assert_allclose(totals(explanation), expected, atol=1e-6)
 
 
-def test_with_a_budget_too(fitted: FastSHAP, forest: RandomForestRegressor) -> None:
+def test_anchored_values_with_a_budget_sum_to_the_models_output(
+    fitted: FastSHAP, forest: RandomForestRegressor
+) -> None:
     explanation = fitted(X[:20], anchor="model", budget=16)
     np.testing.assert_allclose(totals(explanation), forest.predict(X[:20]), atol=1e-9)
     assert explanation.error_std.shape == (20, 4)
 
 
-def test_a_game_of_the_model_is_anchored_already(forest: RandomForestRegressor) -> None:
+def test_anchoring_does_not_change_values_of_a_baseline_game(forest: RandomForestRegressor) -> None:
     fitted = fit(forest, value_function="baseline")
     np.testing.assert_array_equal(fitted(X[:5], anchor="model").values, fitted(X[:5]).values)
 
@@ -95,6 +101,6 @@ def test_a_game_of_the_model_is_anchored_already(forest: RandomForestRegressor) 
         ({"anchor": "model", "predictions": np.full(5, np.nan)}, "predictions has values that are not finite"),
     ],
 )
-def test_what_cannot_be_asked_for(options: Any, message: str, fitted: FastSHAP) -> None:
+def test_bad_arguments_raise(options: Any, message: str, fitted: FastSHAP) -> None:
     with pytest.raises(InputError, match=message):
         fitted(X[:5], **options)

@@ -1,4 +1,4 @@
-"""Correcting values: nothing is spent without a budget, and more of it brings them closer to the exact values."""
+"""Tests of corrected values: a budget brings them closer to the exact values. Without one they are unchanged."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def values_of(fitted: Fitted) -> tuple[Tensor, Tensor]:
     return x, fitted.forward(x)[0]
 
 
-def test_without_a_budget_values_stay_and_get_standard_errors(fitted: Fitted) -> None:
+def test_values_without_a_budget_are_unchanged_and_have_standard_errors(fitted: Fitted) -> None:
     x, values = values_of(fitted)
     same, stderr = correct(fitted, x, values, Correction())
     assert torch.equal(same, values)
     assert bool((stderr > 0).all())
 
 
-def test_all_coalitions_give_the_exact_values(fitted: Fitted) -> None:
+def test_a_budget_of_all_coalitions_gives_the_exact_values(fitted: Fitted) -> None:
     x, values = values_of(fitted)
     found, stderr = correct(fitted, x, values, Correction(budget=1 << 6, random_state=0))
     np.testing.assert_allclose(found.numpy(), exact(fitted.game, x).values, atol=1e-8)
@@ -57,7 +57,7 @@ def test_a_budget_brings_values_closer(fitted: Fitted) -> None:
     torch.testing.assert_close(found.sum(1), values.sum(1))
 
 
-def test_values_that_do_not_sum_or_have_no_error_bars_are_refused(fitted: Fitted) -> None:
+def test_explainers_without_normalisation_or_error_bars_raise(fitted: Fitted) -> None:
     x, values = values_of(fitted)
     with pytest.raises(InputError, match="need values that sum to grand minus null"):
         correct(replace(fitted, normalize="never"), x, values, Correction())
