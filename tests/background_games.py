@@ -1,4 +1,4 @@
-"""Marginal games of small models."""
+"""Marginal games of small models that several test modules share."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ Model = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def curved(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Three outputs with interactions of all columns."""
+    """Three outputs with interactions between all columns."""
     first = np.tanh(rows[:, 0] * rows[:, 1] + rows[:, 2])
     return np.stack([first, rows.sum(1) ** 2, np.sin(rows[:, 3]) * rows[:, 0] + rows[:, 2]], axis=1)
 
 
 def additive(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Two outputs without any interaction."""
+    """Two outputs without interactions."""
     return np.stack([rows @ [1.0, -2.0, 0.5, 0.0], np.sin(rows[:, 0]) + rows[:, 1] ** 2], axis=1)
 
 
@@ -79,7 +79,7 @@ def values_of(game: ValueFunction, x: Tensor) -> Tensor:
 
 
 def added_of(game: Marginal, kind: str) -> Tensor | None:
-    """What background rows are thought to add: nothing, their Shapley values, or something else altogether."""
+    """Background values: none, the exact Shapley values, or random numbers."""
     if kind == "none":
         return None
     if kind == "right":

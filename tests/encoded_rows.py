@@ -1,4 +1,4 @@
-"""Encoded rows of a table with every kind of column, and an encoder of them."""
+"""Encoded rows of a table with every kind of column, and an encoder that is fitted to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nan
 
 from fastshapley.networks import TableEncoder
 
-# The columns are a number, a constant, a category of 3, a number with gaps, and a category of 2.
+# The columns are: number, constant, 3 categories, number with gaps, 2 categories.
 CATEGORIES = [0, 0, 3, 0, 2]
 ROWS = torch.tensor(
     [[1.0, 7.0, 0.0, 2.0, 1.0], [3.0, 7.0, 2.0, nan, 0.0], [5.0, 7.0, nan, 4.0, 1.0]], dtype=torch.float64

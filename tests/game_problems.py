@@ -1,4 +1,4 @@
-"""Problems that value functions are fitted to."""
+"""Small problems to which tests fit value functions."""
 
 from __future__ import annotations
 

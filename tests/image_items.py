@@ -1,4 +1,4 @@
-"""Images as a Dataset has them, which several test modules share."""
+"""Datasets of images that several test modules share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IMAGES = torch.rand(20, 3, 4, 6, generator=torch.Generator().manual_seed(0))
 
 
 class Items(Dataset[Any]):
-    """Images as the items of a Dataset, each what ``make`` makes of one and its number."""
+    """A Dataset whose items are ``make(image, number)``."""
 
     def __init__(
         self, images: Tensor = IMAGES, make: Callable[[Tensor, int], Any] = lambda image, _: image

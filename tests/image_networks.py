@@ -1,4 +1,4 @@
-"""Small classifiers of images, and players of their images."""
+"""A small image classifier, its players, and gradient checks that several test modules share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Like a ResNet: maps of 8 x 8, 4 x 4 and 2 x 2, their mean, and a linear layer."""
+    """A small ResNet: maps of 8 x 8, 4 x 4 and 2 x 2, mean pooling, and a linear layer."""
 
     def __init__(self, outputs: int = 5, seed: int = 0) -> None:
         super().__init__()
@@ -66,19 +66,19 @@ class Classifier(nn.Module):
 
 
 def by_player(values: Tensor, count: int) -> Tensor:
-    """What a network returns, (b, players * outputs), as (b, players, outputs)."""
+    """Reshape network outputs from (b, players * outputs) to (b, players, outputs)."""
     return values.unflatten(1, (count, -1))
 
 
 def awaken(network: nn.Module) -> None:
-    """Set to one what starts at zero, and keeps gradients from what is before it."""
+    """Set parameters that start at zero to one, because zeros block the gradients of earlier layers."""
     for parameter in network.parameters():
         if not parameter.any():
             nn.init.ones_(parameter)
 
 
 def gradients(network: nn.Module, x: Tensor) -> dict[str, float]:
-    """The largest gradient of each parameter, of random weights of the values; NaN for none at all."""
+    """The largest gradient of each parameter for a random weighted sum of the values; NaN if it has none."""
     values = network(x)
     (values * normal(*values.shape)).sum().backward()
     found = network.named_parameters()
@@ -86,7 +86,7 @@ def gradients(network: nn.Module, x: Tensor) -> dict[str, float]:
 
 
 def dead(network: nn.Module, x: Tensor) -> list[str]:
-    """The parameters that no gradient reaches, beside rounding errors."""
+    """The parameters whose gradients are zero, apart from rounding errors."""
     found = gradients(network, x)
     most = np.nanmax(list(found.values()))
     return [name for name, size in found.items() if not size > 1e-6 * most]

@@ -1,4 +1,4 @@
-"""New rows near the given ones."""
+"""Tests of row augmentation: new rows that are mixed from the given ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def table(rows: int = 200) -> Tensor:
-    """Columns: continuous, whole numbers, codes of categories, continuous again; all but the first with gaps."""
+    """Columns: continuous, whole numbers, category codes, continuous; all but the first have gaps."""
     g = generator(7)
     continuous = torch.randn(rows, dtype=torch.float64, generator=g)
     whole = torch.randint(0, 3, (rows,), generator=g).double() * 10
-    codes = torch.randint(0, 4, (rows,), generator=g).double() + 0.5  # told apart from whole numbers by `discrete`
+    codes = torch.randint(0, 4, (rows,), generator=g).double() + 0.5  # only `discrete` marks them as categories
     x = torch.stack([continuous, whole, codes, continuous.exp()], 1)
     x[::5, 1] = NAN
     x[::7, 2] = NAN
@@ -32,7 +32,7 @@ DISCRETE = [False, False, True, False]
 
 
 @pytest.mark.parametrize("count", [0, 1, 500])
-def test_shape_and_dtype(count: int) -> None:
+def test_mixed_rows_have_the_shape_and_dtype_of_the_table(count: int) -> None:
     mixed = mix_rows(table(), count, DISCRETE, generator())
     assert mixed.shape == (count, 4)
     assert mixed.dtype == torch.float64
@@ -46,7 +46,7 @@ def test_discrete_columns_hold_only_values_that_occurred(column: int) -> None:
     assert set(mixed[:, column].nan_to_num(-1).tolist()) == occurred
 
 
-def test_continuous_columns_are_new_values_of_the_same_range() -> None:
+def test_continuous_columns_get_new_values_from_the_same_range() -> None:
     x = table()
     mixed = mix_rows(x, 2000, DISCRETE, generator())[:, 0]
     assert not torch.isin(mixed, x[:, 0]).any()
@@ -54,28 +54,28 @@ def test_continuous_columns_are_new_values_of_the_same_range() -> None:
     assert 0.8 < mixed.std() / x[:, 0].std() < 1.2
 
 
-def test_gaps_stay_as_frequent_and_do_not_spread() -> None:
+def test_each_column_keeps_its_share_of_gaps() -> None:
     x = table()
     gaps = mix_rows(x, 5000, DISCRETE, generator()).isnan().double().mean(0)
     torch.testing.assert_close(gaps, x.isnan().double().mean(0), atol=0.05, rtol=0)
     assert gaps[0] == 0
 
 
-def test_a_column_of_gaps_stays_one() -> None:
+def test_a_column_of_gaps_stays_a_column_of_gaps() -> None:
     x = table()
     x[:, 0] = NAN
     assert mix_rows(x, 50, DISCRETE, generator())[:, 0].isnan().all()
 
 
-def test_rows_are_mixed_from_several() -> None:
-    x = torch.arange(100.0, dtype=torch.float64)[:, None].expand(100, 6).contiguous()  # a row's entries are equal
+def test_a_new_row_is_mixed_from_several_rows() -> None:
+    x = torch.arange(100.0, dtype=torch.float64)[:, None].expand(100, 6).contiguous()  # equal entries per row
     mixed = mix_rows(x, 1000, [True] * 6, generator())
     sources = torch.tensor([len(row.unique()) for row in mixed])
     assert (sources > 1).double().mean() > 0.5
-    assert sources.max() <= 3  # the row itself, a neighbour and any row
+    assert sources.max() <= 3  # the row itself, a neighbour and a random row
 
 
-def test_same_generator_same_rows() -> None:
+def test_equal_generators_give_equal_rows() -> None:
     x = table()
     before = x.clone()
     first, again, other = (mix_rows(x, 50, DISCRETE, generator(seed)) for seed in (1, 1, 2))
@@ -84,7 +84,7 @@ def test_same_generator_same_rows() -> None:
     torch.testing.assert_close(x, before, rtol=0, atol=0, equal_nan=True)
 
 
-def test_one_row_gives_copies_of_itself() -> None:
+def test_a_single_row_is_copied() -> None:
     x = torch.tensor([[0.3, 2.0, 1.0, NAN]], dtype=torch.float64)
     mixed = mix_rows(x, 4, DISCRETE, generator())
     torch.testing.assert_close(mixed, x.expand(4, 4), rtol=0, atol=0, equal_nan=True)

@@ -1,4 +1,4 @@
-"""One column of a table; whole tables are tested in test_table_schema.py."""
+"""Tests of a single table column; whole tables are tested in test_table_schema.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def column(values: Any, dtype: Any = None) -> Column:
     return Column.of("c", pd.Series(values, dtype=dtype))
 
 
-def test_numbers_have_no_categories_and_text_has() -> None:
+def test_text_has_categories_and_numbers_have_none() -> None:
     assert column([1.5, 2.5]).categories is None
     assert column(["b", "a", "b"]).categories == ("a", "b")
     assert column([True, False]).discrete
@@ -24,7 +24,7 @@ def test_numbers_have_no_categories_and_text_has() -> None:
     assert not column([1.0, 2.0]).integral
 
 
-def test_a_column_of_dates_is_refused_by_name() -> None:
+def test_the_error_for_a_column_of_dates_names_the_column() -> None:
     with pytest.raises(InputError, match="column 'c' has dtype datetime64"):
         column(pd.to_datetime(["2020-01-01"]))
 
@@ -35,7 +35,7 @@ def test_unknown_categories_and_gaps_have_no_code() -> None:
     assert unknown.tolist() == ["z"]
 
 
-def test_text_in_a_column_of_numbers_is_refused_with_the_argument() -> None:
+def test_the_error_for_text_among_numbers_names_the_argument() -> None:
     with pytest.raises(InputError, match="X_val has values in column 'c' that are not numbers, such as 'old'"):
         column([1.0, 2.0]).encode(pd.Series([1.0, "old"], dtype=object), "X_val")
 
@@ -49,16 +49,16 @@ def test_text_in_a_column_of_numbers_is_refused_with_the_argument() -> None:
     ],
     ids=["text", "only gaps", "booleans with gaps"],
 )
-def test_parts_are_merged_to_the_union_of_their_categories(parts: list[list[Any]], categories: Any) -> None:
+def test_merged_columns_have_the_union_of_the_categories(parts: list[list[Any]], categories: Any) -> None:
     columns = [column(part, None if part == [True, False] else object) for part in parts]
     assert Column.merged(columns).categories == categories
 
 
-def test_parts_of_numbers_have_a_common_dtype() -> None:
+def test_merged_number_columns_have_a_common_dtype() -> None:
     assert Column.merged([column([1]), column([1.5])]).dtype == "float64"
 
 
-def test_parts_of_numbers_and_of_text_are_refused() -> None:
+def test_merging_numbers_and_text_is_refused() -> None:
     with pytest.raises(InputError, match="holds numbers in one part of the rows, and text in another"):
         Column.merged([column([1.0]), column(["a"])])
 
@@ -77,5 +77,5 @@ def test_parts_of_numbers_and_of_text_are_refused() -> None:
     ],
     ids=str,
 )
-def test_values_that_fit_a_dtype(values: list[float], dtype: str, fits: bool) -> None:
+def test_survives_reports_whether_values_fit_a_dtype(values: list[float], dtype: str, fits: bool) -> None:
     assert survives(np.array(values), np.dtype(dtype)) is fits

@@ -1,4 +1,4 @@
-"""Rows of a table as a person reads them."""
+"""Tests of the text that is displayed for the rows of a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastshapley.players import Features, Groups, Partition
 FRAME = pd.DataFrame({"age": [39.0, 50], "job": ["clerk", None], "old": [True, False]})
 
 
-def test_numbers_alone_need_no_text() -> None:
+def test_a_table_of_numbers_has_no_display_text() -> None:
     schema = TableSchema.of(FRAME[["age"]])
     x = schema.encode(FRAME[["age"]]).numpy()
     data, display = display_data(x, schema.columns, Features().bind(schema.names))
@@ -20,12 +20,12 @@ def test_numbers_alone_need_no_text() -> None:
     assert display is None
 
 
-def test_players_that_are_not_columns_have_neither_numbers_nor_text() -> None:
+def test_players_without_columns_have_no_data_and_no_display_text() -> None:
     schema = TableSchema.of(FRAME)
     assert display_data(schema.encode(FRAME).numpy(), schema.columns, Partition(("a", "b"), ())) == (None, None)
 
 
-def test_categories_booleans_and_gaps_become_words_and_numbers_stay_numbers() -> None:
+def test_categories_booleans_and_gaps_are_displayed_as_words() -> None:
     schema = TableSchema.of(FRAME)
     data, display = display_data(schema.encode(FRAME).numpy(), schema.columns, Features().bind(schema.names))
     assert data is not None
@@ -42,7 +42,7 @@ def test_a_group_is_shown_by_its_columns() -> None:
     assert display[:, 0].tolist() == ["age=39, job=clerk", "age=50, job=missing"]
 
 
-def test_one_hot_columns_are_shown_by_the_names_of_those_that_are_one() -> None:
+def test_one_hot_columns_are_shown_by_the_names_of_the_columns_that_are_one() -> None:
     schema = TableSchema.of(np.zeros((1, 5)))
     players = Groups({"flags": [0, 1, 2, 3, 4]}).bind(schema.names)
     x = np.array([[0.0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 0]])
@@ -53,7 +53,7 @@ def test_one_hot_columns_are_shown_by_the_names_of_those_that_are_one() -> None:
     assert display[:, 0].tolist() == ["x1", "none", "x0, x1, x2, ..."]
 
 
-def test_no_rows_are_shown_as_none() -> None:
+def test_an_empty_table_has_empty_display_data() -> None:
     schema = TableSchema.of(FRAME)
     data, display = display_data(np.empty((0, 3)), schema.columns, Features().bind(schema.names))
     assert data is not None

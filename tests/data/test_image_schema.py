@@ -1,4 +1,4 @@
-"""Images: the same pixels whatever they come in, and clear words for what is no batch of images."""
+"""Tests of ImageSchema: every container gives the same pixels, and other data is refused with a clear message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = ImageSchema.of(IMAGES)
 
 
 def whole(rows: Any) -> Tensor:
-    """All rows, of a tensor or of a stream."""
+    """All rows of a tensor or stream."""
     found = rows[:]
     assert isinstance(found, Tensor)
     return found
@@ -45,7 +45,7 @@ CONTAINERS: dict[str, tuple[Any, str, str]] = {
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_images_in_any_container_are_one_float32_tensor(name: str) -> None:
+def test_images_in_any_container_become_a_float32_tensor(name: str) -> None:
     X, container, dtype = CONTAINERS[name]
     schema = ImageSchema.of(X)
     assert (schema.container, schema.shape, schema.dtype) == (container, (3, 4, 6), dtype)
@@ -60,12 +60,12 @@ def test_images_in_any_container_are_one_float32_tensor(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_a_schema_takes_images_in_any_other_container(name: str) -> None:
+def test_a_schema_encodes_images_in_a_different_container(name: str) -> None:
     assert torch.equal(whole(SCHEMA.encode(CONTAINERS[name][0])), IMAGES)
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_a_model_gets_images_of_the_users_own_type(name: str) -> None:
+def test_decoded_images_have_the_container_and_dtype_of_the_input(name: str) -> None:
     X, container, dtype = CONTAINERS[name]
     decoded = ImageSchema.of(X).decode(IMAGES)
     assert isinstance(decoded, np.ndarray if container == "array" else Tensor)
@@ -74,8 +74,8 @@ def test_a_model_gets_images_of_the_users_own_type(name: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_stands_for_its_dataset_read_by_as_many_workers(workers: int) -> None:
-    """In the dataset's order, in whatever order and batches the loader has it."""
+def test_a_loader_is_replaced_by_its_dataset_and_its_number_of_workers(workers: int) -> None:
+    """Rows come in the order of the dataset, whatever the order and batches of the loader."""
     loader = DataLoader(Items(make=labelled), batch_size=7, shuffle=True, drop_last=True, num_workers=workers)
     x = ImageSchema.of(loader).encode(loader)
     assert isinstance(x, Stream)
@@ -84,7 +84,7 @@ def test_a_loader_stands_for_its_dataset_read_by_as_many_workers(workers: int) -
 
 
 @pytest.mark.parametrize("name", ["tensor", "float64 array", "Dataset"])
-def test_a_schema_survives_json(name: str) -> None:
+def test_a_schema_can_be_saved_as_json(name: str) -> None:
     schema = ImageSchema.of(CONTAINERS[name][0])
     assert ImageSchema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
 
@@ -93,21 +93,21 @@ def test_a_later_batch_may_be_empty() -> None:
     assert SCHEMA.encode(IMAGES[:0]).shape == (0, 3, 4, 6)
 
 
-def test_one_image_alone_is_a_batch() -> None:
+def test_a_batch_of_one_image_is_accepted() -> None:
     assert torch.equal(ImageSchema.of(IMAGES[:1]).encode(IMAGES[:1])[:], IMAGES[:1])
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 7])
-def test_any_number_of_channels_that_come_first(channels: int) -> None:
+def test_any_number_of_channels_is_accepted(channels: int) -> None:
     assert ImageSchema.of(torch.rand(2, channels, 8, 9)).shape == (channels, 8, 9)
 
 
-def test_other_pixels_of_the_same_kind_are_taken() -> None:
-    """Brighter ones too: only another encoding is refused."""
+def test_brighter_images_are_accepted() -> None:
+    """Only a different pixel encoding is refused."""
     assert torch.equal(SCHEMA.encode(2 * IMAGES - 0.5)[:], 2 * IMAGES - 0.5)
 
 
-def test_images_of_one_colour_say_nothing_about_the_range() -> None:
+def test_images_of_a_single_colour_do_not_limit_the_pixel_range() -> None:
     assert torch.equal(ImageSchema.of(torch.zeros(2, 3, 4, 6)).encode(255 * IMAGES)[:], 255 * IMAGES)
 
 
@@ -164,7 +164,7 @@ def test_datasets_without_images_are_refused(name: str) -> None:
         whole(SCHEMA.encode(X, "X_val"))
 
 
-def test_a_dataset_of_pictures_that_are_not_tensors_is_refused() -> None:
+def test_a_dataset_of_pil_images_is_refused() -> None:
     image = pytest.importorskip("PIL.Image")
     pictures = Items(make=lambda *_: image.new("RGB", (6, 4)))
     with pytest.raises(InputError, match="is a Image: the Dataset must return tensors"):
@@ -182,9 +182,17 @@ def test_a_dataset_of_pictures_that_are_not_tensors_is_refused() -> None:
         (Items(make=changing), "returns a different image each time: turn its random transforms off"),
         (Items(make=of_two_sizes), r"shapes \(3, 3, 6\) and \(3, 4, 6\): resize them to one"),
     ],
-    ids=["no rows", "no items", "endless", "loader of an endless one", "nothing", "random", "sizes"],
+    ids=[
+        "no rows",
+        "no items",
+        "endless",
+        "loader of an endless dataset",
+        "None",
+        "random transforms",
+        "two sizes",
+    ],
 )
-def test_images_that_cannot_be_learnt_from_are_refused(X: Any, message: str) -> None:
+def test_images_that_cannot_be_used_for_a_fit_are_refused(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ImageSchema.of(X)
 
@@ -198,36 +206,36 @@ def test_images_that_cannot_be_learnt_from_are_refused(X: Any, message: str) -> 
         (255 * IMAGES, r"pixels from .* at fit they were from .*: scale .* / 255"),
         (20 * IMAGES - 15, "scale .* as the images at fit,"),
     ],
-    ids=["turned", "grey", "0 to 255", "standardised by others"],
+    ids=["height and width swapped", "grey", "0 to 255", "other standardisation"],
 )
-def test_images_unlike_those_at_fit_are_refused(
+def test_images_that_differ_from_those_at_fit_are_refused(
     make: Callable[[Tensor], Any], images: Tensor, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         whole(SCHEMA.encode(make(images)))
 
 
-# what is wrong as yet
+# edge cases
 
 
 def test_a_later_dataset_may_be_empty() -> None:
     assert whole(SCHEMA.encode(Items(IMAGES[:0]))).shape == (0, 3, 4, 6)
 
 
-@pytest.mark.parametrize("X", [Endless(), DataLoader(Endless()), None], ids=["endless", "loader", "nothing"])
+@pytest.mark.parametrize("X", [Endless(), DataLoader(Endless()), None], ids=["endless", "loader", "None"])
 def test_a_dataset_without_a_length_is_refused_after_fit(X: Any) -> None:
     with pytest.raises(InputError, match="or a Dataset with a length"):
         SCHEMA.encode(X)
 
 
-def test_images_in_an_array_that_cannot_be_written_to() -> None:
-    """As np.load has them with mmap_mode="r"."""
+def test_a_read_only_array_is_accepted() -> None:
+    """np.load with mmap_mode="r" returns such arrays."""
     array = IMAGES.numpy().copy()
     array.flags.writeable = False
     assert torch.equal(ImageSchema.of(array).encode(array)[:], IMAGES)
 
 
-def test_a_list_of_images_of_several_sizes() -> None:
+def test_the_error_for_a_list_of_images_of_two_sizes_asks_to_resize_them() -> None:
     try:
         ImageSchema.of([np.zeros((1, 8, 8)), np.zeros((1, 9, 9))])
     except InputError as error:
@@ -241,8 +249,8 @@ def test_a_dataset_may_start_with_dark_images() -> None:
     assert torch.equal(whole(ImageSchema.of(X).encode(X)), dark)
 
 
-def test_a_random_flip_is_noticed_whatever_the_first_image_does() -> None:
-    """Each image flips half of the time: of 16 that are read twice all come out the same once in 65536 times."""
+def test_a_random_flip_is_detected_on_any_image() -> None:
+    """Each image flips with probability 1/2, so 16 images that are read twice are all equal once in 65536 times."""
     generator = torch.Generator().manual_seed(2)
 
     def flipped(image: Tensor, number: int) -> Tensor:

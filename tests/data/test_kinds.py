@@ -1,4 +1,4 @@
-"""The registry of the kinds of data."""
+"""Tests of the registry of data kinds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FRAME = pd.DataFrame({"age": [39, 50], "job": ["clerk", None]})
     ],
     ids=["default", "features", "groups", "superpixels"],
 )
-def test_the_players_choose_the_kind(X: Any, players: Players | None, schema: type) -> None:
+def test_the_type_of_the_players_determines_the_kind(X: Any, players: Players | None, schema: type) -> None:
     assert type(schema_of(X, players)) is schema
 
 
@@ -37,10 +37,10 @@ def test_the_players_of_every_kind_are_registered() -> None:
 
 
 @pytest.mark.parametrize("schema", [TableSchema.of(FRAME), ImageSchema.of(np.zeros((2, 3, 4, 4)))], ids=str)
-def test_a_schema_comes_back_from_its_description(schema: TableSchema | ImageSchema) -> None:
+def test_a_schema_is_restored_from_its_description(schema: TableSchema | ImageSchema) -> None:
     assert schema_from_dict(schema.to_dict()) == schema
 
 
-def test_descriptions_in_files_have_the_keys_of_the_first_files() -> None:
+def test_descriptions_keep_the_keys_of_the_first_file_format() -> None:
     assert TableSchema.of(FRAME).to_dict().keys() == {"container", "columns", "dtype"}
     assert ImageSchema.of(np.zeros((2, 3, 4, 4))).to_dict()["images"] is True

@@ -1,4 +1,4 @@
-"""Any model as one function of tensors: the same numbers as by hand, and clear words where there are none."""
+"""Tests of ModelFunction: it returns what the model returns, and refuses other objects with a clear message."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def wrap(model: Any, rows: Table = X) -> tuple[ModelFunction, Tensor]:
 
 
 class Case(NamedTuple):
-    """A fitted model, the rows it takes, and how a user calls it by hand."""
+    """A fitted model, the rows it takes, and how a user calls it directly."""
 
     fit: Callable[[], Any]
     by_hand: Callable[[Any, Any], Any]
@@ -175,13 +175,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_model_gives_the_numbers_that_it_gives_by_hand(case: Case) -> None:
+def test_outputs_equal_those_of_calling_the_model_directly(case: Case) -> None:
     model = case.fit()
     function, outputs = wrap(model, case.rows)
     by_hand = np.asarray(case.by_hand(model, case.rows), dtype=np.float64).reshape(len(X), -1)
     assert outputs.dtype == torch.float64
     np.testing.assert_array_equal(outputs.numpy(), by_hand)
-    assert len(np.unique(by_hand[:, 0])) > 2  # it has learned something
+    assert len(np.unique(by_hand[:, 0])) > 2  # the model is not constant
     assert (function.scale, function.outputs) == (case.scale, case.outputs)
 
 
@@ -195,12 +195,12 @@ def test_model_gives_the_numbers_that_it_gives_by_hand(case: Case) -> None:
     ],
     ids=["sklearn", "xgboost", "lightgbm", "catboost"],
 )
-def test_estimators_take_tables_that_are_tensors(fit: Callable[[], Any]) -> None:
+def test_an_estimator_can_be_explained_on_a_tensor(fit: Callable[[], Any]) -> None:
     model = fit()
     assert torch.equal(wrap(model, torch.from_numpy(X))[1], wrap(model, X)[1])
 
 
-def test_model_is_called_with_the_users_own_type_of_table() -> None:
+def test_model_is_called_with_the_table_type_of_the_user() -> None:
     def model(rows: pd.DataFrame) -> NDArray[np.float64]:
         assert isinstance(rows, pd.DataFrame)
         assert rows.dtypes.equals(PEOPLE.dtypes)
@@ -210,14 +210,14 @@ def test_model_is_called_with_the_users_own_type_of_table() -> None:
     assert outputs[:, 0].tolist() == PEOPLE["age"].tolist()
 
 
-def test_classes_name_the_outputs() -> None:
+def test_outputs_are_named_after_the_classes() -> None:
     labels = np.array(["no", "yes"])[BINARY]
     assert wrap(LogisticRegression().fit(X, labels))[0].output_names == ("no", "yes")
     assert wrap(LinearRegression().fit(X, X[:, :2]))[0].output_names == ("output 0", "output 1")
     assert wrap(catboost.CatBoostRegressor(**CAT).fit(X, REAL))[0].output_names == ("output 0",)
 
 
-def test_several_labels_of_a_row_are_not_one_distribution() -> None:
+def test_multilabel_probabilities_are_not_one_distribution() -> None:
     labels = np.stack([BINARY, BINARY, 1 - BINARY], 1)
 
     class Labels(BaseEstimator):  # type: ignore[misc]
@@ -247,13 +247,13 @@ RETURNS: dict[str, tuple[Callable[[Any], Any], NDArray[np.float64]]] = {
 
 
 @pytest.mark.parametrize(("model", "expected"), RETURNS.values(), ids=RETURNS.keys())
-def test_functions_may_return_any_array(model: Callable[[Any], Any], expected: NDArray[np.float64]) -> None:
+def test_functions_may_return_any_array_type(model: Callable[[Any], Any], expected: NDArray[np.float64]) -> None:
     function, outputs = wrap(model)
     np.testing.assert_array_equal(outputs.numpy(), expected)
     assert function.scale == "real"
 
 
-def test_rows_that_sum_to_one_are_probabilities() -> None:
+def test_nonnegative_outputs_that_sum_to_one_are_probabilities() -> None:
     function, _ = wrap(lambda rows: np.stack([rows[:, 0] > 0, rows[:, 0] <= 0], 1).astype(float))
     assert function.scale == "probabilities"
     function, _ = wrap(lambda rows: np.stack([rows[:, 0], 1 - rows[:, 0]], 1))
@@ -268,12 +268,12 @@ def test_any_object_with_predict_is_a_model() -> None:
     np.testing.assert_array_equal(wrap(Sum())[1][:, 0].numpy(), X.sum(1))
 
 
-def test_bound_method_of_a_model() -> None:
+def test_a_bound_method_is_a_model() -> None:
     model = LinearSVC().fit(X, BINARY)
     np.testing.assert_array_equal(wrap(model.decision_function)[1][:, 0].numpy(), model.decision_function(X))
 
 
-def test_counts_of_a_regressor_are_numbers() -> None:
+def test_integer_outputs_of_a_regressor_become_floats() -> None:
     class Counts(LinearRegression):  # type: ignore[misc]
         def predict(self, rows: Any) -> Any:
             return np.round(super().predict(rows)).astype(int)
@@ -281,7 +281,7 @@ def test_counts_of_a_regressor_are_numbers() -> None:
     assert wrap(Counts().fit(X, 10 * REAL))[1].dtype == torch.float64
 
 
-def test_a_model_that_writes_to_its_rows_leaves_ours_alone() -> None:
+def test_a_model_that_modifies_its_input_does_not_change_the_encoded_rows() -> None:
     def model(rows: Tensor) -> Tensor:
         return rows.mul_(2).sum(1)
 
@@ -319,7 +319,7 @@ def test_batches_are_large_but_bounded() -> None:
     assert 1000 < max(sizes) < 50_000
 
 
-def test_no_rows_do_not_call_the_model() -> None:
+def test_the_model_is_not_called_for_an_empty_table() -> None:
     function, _ = wrap(LogisticRegression().fit(X, BINARY))
     before = function.evaluations
     assert function(torch.zeros(0, 4)).shape == (0, 2)
@@ -330,7 +330,7 @@ def test_no_rows_do_not_call_the_model() -> None:
 
 
 class Network(nn.Module):
-    """A linear layer that remembers how it was called."""
+    """A linear layer that records how it was called."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -348,7 +348,7 @@ class Network(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("rows", [X, FRAME, torch.from_numpy(X)], ids=["array", "frame", "tensor"])
-def test_network_is_called_for_inference_in_its_own_precision(dtype: torch.dtype, rows: Table) -> None:
+def test_network_is_called_in_inference_mode_and_its_own_precision(dtype: torch.dtype, rows: Table) -> None:
     network = Network(dtype)
     _, outputs = wrap(network, rows)
     assert set(network.calls) == {(False, False, dtype)}
@@ -356,14 +356,14 @@ def test_network_is_called_for_inference_in_its_own_precision(dtype: torch.dtype
     torch.testing.assert_close(outputs, by_hand, rtol=0, atol=0)
 
 
-def test_network_keeps_its_modes() -> None:
+def test_network_keeps_its_training_modes() -> None:
     network = Network()
-    network.linear.eval()  # a part that its owner froze
+    network.linear.eval()  # a part that the user froze
     wrap(network)
     assert [module.training for module in (network, network.linear, network.dropout)] == [True, False, True]
 
 
-def test_network_keeps_its_modes_when_it_fails() -> None:
+def test_network_keeps_its_training_modes_when_it_fails() -> None:
     network = Network()
     with pytest.raises(ModelError, match=r"16 rows, a ndarray: RuntimeError: .*shapes"):
         wrap(network, X[:, :2])
@@ -380,7 +380,7 @@ def test_network_gets_nullable_numbers_with_gaps_as_nan() -> None:
     assert wrap(Gaps(), frame)[1].tolist() == [[0, 0], [1, 0]]
 
 
-def test_network_of_whole_numbers_gets_them() -> None:
+def test_network_with_integer_inputs_gets_integers() -> None:
     assert wrap(nn.Sequential(nn.Embedding(3, 2), nn.Flatten()), torch.tensor([[0, 2], [1, 1]]))[0].outputs == 4
 
 
@@ -389,7 +389,7 @@ def test_a_network_refuses_text() -> None:
         wrap(Network(), PEOPLE)
 
 
-# what is not a model
+# refused models
 
 
 @pytest.mark.parametrize(
@@ -408,13 +408,13 @@ def test_a_network_refuses_text() -> None:
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_model_that_is_not_fitted(model: Any) -> None:
+def test_a_model_that_is_not_fitted_is_refused(model: Any) -> None:
     with pytest.raises(NotFittedError, match=f"{type(model).__name__} that is not fitted"):
         wrap(model)
 
 
 def grows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """One output a row for the probe, and two for more rows."""
+    """One output per row for the probe, and two for more rows."""
     return rows[:, : 1 if len(rows) <= 16 else 2]
 
 
@@ -468,7 +468,7 @@ def test_models_that_cannot_be_explained_are_refused(model: Callable[[], Any], m
         wrap(model())
 
 
-def test_probabilities_outside_their_range() -> None:
+def test_probabilities_outside_0_to_1_are_refused() -> None:
     class Broken(LogisticRegression):  # type: ignore[misc]
         def predict_proba(self, rows: Any) -> Any:
             return super().predict_proba(rows) * 2
@@ -477,14 +477,14 @@ def test_probabilities_outside_their_range() -> None:
         wrap(Broken().fit(X, BINARY))
 
 
-# logits, and images
+# logits and images
 
 
 IMAGES = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
 class Logits(nn.Module):
-    """Logits of images, or of rows, without the last axis if ``flat``."""
+    """Logits of images or rows, without the last axis if ``flat``."""
 
     def __init__(self, outputs: int, inputs: int = 64, flat: bool = False) -> None:
         super().__init__()
@@ -520,21 +520,21 @@ def test_logits_of_a_single_output_are_put_through_a_sigmoid(flat: bool) -> None
     torch.testing.assert_close(y[:, 0], model(IMAGES).double().sigmoid().flatten())
 
 
-def test_logits_of_a_table_are_taken_too() -> None:
+def test_a_network_for_tables_may_return_logits() -> None:
     model, schema = Logits(3, inputs=4), TableSchema.of(X)
     function = ModelFunction(model, schema, schema.encode(X), logits=True)
     by_hand = model(torch.from_numpy(X).float()).double().softmax(1)
     torch.testing.assert_close(function(schema.encode(X)), by_hand)
 
 
-def test_extreme_logits_make_probabilities() -> None:
+def test_extreme_logits_give_finite_probabilities() -> None:
     function, y = of_images(lambda images: 1e4 * (images.flatten(1)[:, :2] - 0.5), logits=True)
     assert function.scale == "probabilities"
     assert y.isfinite().all()
     torch.testing.assert_close(y.sum(1), torch.ones(len(y), dtype=torch.float64))
 
 
-def test_without_logits_outputs_are_taken_as_they_are() -> None:
+def test_outputs_are_not_transformed_unless_logits_is_true() -> None:
     model = Logits(3)
     assert of_images(model)[0].scale == "real"
     assert of_images(nn.Sequential(model, nn.Softmax(1)))[0].scale == "probabilities"
@@ -550,14 +550,14 @@ def test_logits_of_an_estimator_are_refused(model: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_images_in_an_array_go_into_a_network(dtype: Any) -> None:
+def test_a_network_accepts_images_in_an_array(dtype: Any) -> None:
     model = Logits(3)
     _, y = of_images(model, IMAGES.numpy().astype(dtype))
     torch.testing.assert_close(y, model(IMAGES).double())
 
 
 @pytest.mark.parametrize("images", [IMAGES, IMAGES.double(), IMAGES.numpy(), IMAGES.double().numpy()])
-def test_a_function_of_images_gets_the_users_own_type(images: Any) -> None:
+def test_a_function_of_images_gets_the_container_and_dtype_of_the_user(images: Any) -> None:
     seen = set()
 
     def model(batch: Any) -> Any:
@@ -569,7 +569,7 @@ def test_a_function_of_images_gets_the_users_own_type(images: Any) -> None:
     np.testing.assert_allclose(y[:, 0].numpy(), images.mean((1, 2, 3)), rtol=1e-5)
 
 
-def test_images_are_taken_in_batches_that_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_evaluated_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
     def model(batch: Tensor) -> Tensor:
@@ -581,12 +581,12 @@ def test_images_are_taken_in_batches_that_stay_small(monkeypatch: pytest.MonkeyP
     assert sizes == [16, 18, 18, 4]
 
 
-def test_a_model_that_fails_on_images_is_quoted() -> None:
+def test_the_error_of_a_model_that_fails_on_images_is_quoted() -> None:
     with pytest.raises(ModelError, match=r"model failed on 16 rows, a Tensor: RuntimeError: .*channels"):
         of_images(nn.Conv2d(3, 1, 3))
 
 
-def test_an_image_that_a_model_cannot_do_is_numbered() -> None:
+def test_an_image_with_outputs_that_are_not_finite_is_named_by_its_number() -> None:
     broken = IMAGES.clone()
     broken[3] = 0
     with pytest.raises(ModelError, match=r"not finite .* for 1 of 16 rows, the first being number 3"):

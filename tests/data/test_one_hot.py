@@ -1,4 +1,4 @@
-"""One-hot columns: those that are, and those that only look like it."""
+"""Tests of one-hot detection: one-hot columns are found, and columns that only look one-hot are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = 400
 
 
 def table(seed: int = 0, rows: int = ROWS) -> pd.DataFrame:
-    """Two columns of categories, one with names that hold separators, two of numbers and two flags."""
+    """Two category columns (one has separators in its category names), two number columns and two flags."""
     rng = np.random.default_rng(seed)
     return pd.DataFrame(
         {
@@ -44,7 +44,7 @@ TOWNS = ["home_town_Basel", "home_town_Bern", "home_town_Zug"]
 
 
 @pytest.mark.parametrize("dtype", [bool, int, float, "boolean"])
-def test_get_dummies(dtype: Any) -> None:
+def test_columns_of_get_dummies_are_found(dtype: Any) -> None:
     X = pd.get_dummies(table(), columns=["job", "home_town"], dtype=float).astype(
         dict.fromkeys([*JOBS, *TOWNS], dtype)
     )
@@ -54,17 +54,17 @@ def test_get_dummies(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("separator", ["_", "=", "__", ": ", ".", "|"])
-def test_any_separator(separator: str) -> None:
+def test_any_separator_is_recognised(separator: str) -> None:
     X = pd.get_dummies(table(), columns=["job", "home_town"], prefix_sep=separator)
     assert set(Groups.from_one_hot(X).groups) == {"job", "home_town"}
 
 
-def test_a_dropped_category() -> None:
+def test_columns_with_a_dropped_category_are_found() -> None:
     X = pd.get_dummies(table(), columns=["job", "home_town"], drop_first=True)
     assert Groups.from_one_hot(X).groups == {"job": JOBS[1:], "home_town": TOWNS[1:]}
 
 
-def test_gaps() -> None:
+def test_columns_of_a_feature_with_gaps_are_found() -> None:
     X = table()
     X.loc[::7, "job"] = None
     assert Groups.from_one_hot(pd.get_dummies(X, columns=["job", "home_town"])).groups["job"] == JOBS
@@ -72,7 +72,7 @@ def test_gaps() -> None:
     assert Groups.from_one_hot(with_gaps).groups["job"] == [*JOBS, "job_nan"]
 
 
-def test_the_names_of_a_column_transformer() -> None:
+def test_columns_named_by_a_column_transformer_are_found() -> None:
     transformer = ColumnTransformer(
         [("onehot", OneHotEncoder(sparse_output=False), ["job", "home_town"])], remainder="passthrough"
     ).set_output(transform="pandas")
@@ -83,8 +83,8 @@ def test_the_names_of_a_column_transformer() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_flags_that_are_independent_stay_apart(seed: int) -> None:
-    """Common ones and rare ones, in few rows and in many, under a prefix that says nothing."""
+def test_independent_flags_are_not_grouped(seed: int) -> None:
+    """Common and rare flags, in few and in many rows, with a common prefix."""
     rng = np.random.default_rng(seed)
     for rows in (5, 30, 300, 3000):
         for share in (0.5, 0.1, 0.01, 0.001):
@@ -93,8 +93,8 @@ def test_flags_that_are_independent_stay_apart(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rare_flags_in_rows_that_repeat_each_other_stay_apart(seed: int) -> None:
-    """Of 50 patients that come 100 times each, and of 60 rows that are drawn again and again."""
+def test_rare_flags_in_repeated_rows_are_not_grouped(seed: int) -> None:
+    """50 patients with 100 rows each, and 60 rows that are drawn with replacement."""
     rng = np.random.default_rng(seed)
     panel = np.repeat(rng.random((50, 2)) < 0.08, 100, axis=0)
     drawn = (rng.random((60, 2)) < 0.08)[rng.integers(0, 60, 5000)]
@@ -103,7 +103,7 @@ def test_rare_flags_in_rows_that_repeat_each_other_stay_apart(seed: int) -> None
 
 
 @pytest.mark.parametrize("categories", range(3, 9))
-def test_a_dropped_category_of_any_number(categories: int) -> None:
+def test_a_dropped_category_is_recognised_for_any_number_of_categories(categories: int) -> None:
     kind = np.random.default_rng(0).integers(0, categories, ROWS)
     X = pd.get_dummies(pd.DataFrame({"kind": kind.astype(str)}), drop_first=True)
     assert {name: len(columns) for name, columns in Groups.from_one_hot(X).groups.items()} == {
@@ -111,7 +111,7 @@ def test_a_dropped_category_of_any_number(categories: int) -> None:
     }
 
 
-def test_flags_by_their_names_stay_apart_unless_one_always_holds() -> None:
+def test_flags_named_is_are_grouped_only_if_exactly_one_always_holds() -> None:
     stage = np.random.default_rng(0).choice(["child", "adult", "retired"], ROWS)
     X = pd.DataFrame({"is_child": stage == "child", "is_retired": stage == "retired", "x": 1.5})
     assert Groups.from_one_hot(X).groups == {}
@@ -138,21 +138,21 @@ def test_flags_by_their_names_stay_apart_unless_one_always_holds() -> None:
         pd.DataFrame({"a": ["x"]}),
     ],
     ids=[
-        "prefix",
+        "two prefixes",
         "no separator",
-        "few",
-        "two",
-        "gap",
-        "text",
+        "few rows",
+        "value 2",
+        "gaps",
+        "digits as text",
         "constant",
-        "zeros",
-        "empty",
-        "one",
-        "none",
+        "all zeros",
+        "empty prefix",
+        "one column",
+        "no rows",
         "words",
     ],
 )
-def test_what_is_not_one_hot(X: pd.DataFrame) -> None:
+def test_columns_that_are_not_one_hot_are_not_grouped(X: pd.DataFrame) -> None:
     assert Groups.from_one_hot(X).groups == {}
 
 
@@ -164,7 +164,7 @@ def test_a_group_does_not_take_the_name_of_a_column(job: Any) -> None:
     assert "job" in groups.bind(list(X.columns)).names
 
 
-def test_columns_of_one_name_are_refused() -> None:
+def test_duplicate_column_names_are_refused() -> None:
     X = pd.DataFrame(np.eye(3), columns=["job_a", "job_b", "job_a"])
     with pytest.raises(InputError, match=r"X has several columns with the same name: \['job_a'\]"):
         Groups.from_one_hot(X)
@@ -202,10 +202,10 @@ ENCODERS = {
 
 @pytest.mark.parametrize("options", ENCODERS.values(), ids=list(ENCODERS))
 @pytest.mark.parametrize("form", ["frame", "array"])
-def test_a_fitted_encoder_knows_its_columns(options: dict[str, Any], form: str) -> None:
-    """By the names that scikit-learn itself gives to the columns, and by the sums of each player's columns."""
+def test_groups_of_a_fitted_encoder_are_its_output_columns(options: dict[str, Any], form: str) -> None:
+    """The groups agree with scikit-learn's column names, and the columns of a player sum to at most one."""
     X = table()[["home_town", "job", "has_car"]].astype(str)
-    X["job"] = X["job"].replace("self_other", "clerk")  # more frequent than the others
+    X["job"] = X["job"].replace("self_other", "clerk")  # the most frequent category
     given = X if form == "frame" else X.to_numpy(dtype=object)
     encoder = OneHotEncoder(sparse_output=False, **options).fit(given)
     groups = Groups.from_transformer(encoder).groups
@@ -242,10 +242,12 @@ def numeric_first(columns: Any, *steps: Any) -> ColumnTransformer:
         np.array([1, 2]),
         make_column_selector("job|home_town"),
     ],
-    ids=["names", "positions", "slice", "names' slice", "mask", "numpy", "selector"],
+    ids=["names", "positions", "slice", "slice of names", "mask", "numpy", "selector"],
 )
-@pytest.mark.parametrize("steps", [(), (SimpleImputer(strategy="most_frequent"),)], ids=["alone", "imputed"])
-def test_a_fitted_column_transformer_knows_its_columns(columns: Any, steps: Any) -> None:
+@pytest.mark.parametrize(
+    "steps", [(), (SimpleImputer(strategy="most_frequent"),)], ids=["encoder only", "with imputer"]
+)
+def test_groups_of_a_fitted_column_transformer_are_its_one_hot_columns(columns: Any, steps: Any) -> None:
     X = table()
     transformer = numeric_first(columns, *steps).fit(X)
     groups = Groups.from_transformer(make_pipeline(transformer)).groups
@@ -253,17 +255,17 @@ def test_a_fitted_column_transformer_knows_its_columns(columns: Any, steps: Any)
     assert len(Groups(groups).bind([f"x{j}" for j in range(8)])) == 5
 
 
-def test_a_selector_that_matched_nothing() -> None:
+def test_a_selector_without_matches_gives_no_groups() -> None:
     transformer = numeric_first(make_column_selector("nothing")).fit(table()[["age", "home_size", "has_house"]])
     assert Groups.from_transformer(transformer).groups == {}
 
 
-def test_a_column_that_is_encoded_twice_is_two_players() -> None:
+def test_a_column_that_is_encoded_several_times_gives_several_players() -> None:
     twice = ColumnTransformer([(name, OneHotEncoder(), ["job"]) for name in ("a", "b", "c")]).fit(table())
     assert list(Groups.from_transformer(twice).groups) == ["job", "job (2)", "job (3)"]
 
 
-def test_transformers_without_encoders() -> None:
+def test_transformers_without_encoders_give_no_groups_or_an_error() -> None:
     with pytest.raises(InputError, match="transformer is a StandardScaler: pass a fitted ColumnTransformer"):
         Groups.from_transformer(StandardScaler().fit(table()[["age"]]))
     with pytest.raises(NotFittedError):
@@ -272,7 +274,7 @@ def test_transformers_without_encoders() -> None:
     assert Groups.from_transformer(nothing).groups == {}
 
 
-# what a fit says of it
+# what fit logs about one-hot columns
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -283,7 +285,7 @@ def score(X: pd.DataFrame) -> Any:
     return X["age"].to_numpy() + X["job_clerk"].to_numpy()
 
 
-def test_fit_mentions_one_hot_columns_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_fit_logs_one_hot_columns_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     X = pd.get_dummies(table(), columns=["job", "home_town"])
     with caplog.at_level(logging.INFO):
         fitted = explainer(score).fit(X)
@@ -293,7 +295,7 @@ def test_fit_mentions_one_hot_columns_in_one_line(caplog: pytest.LogCaptureFixtu
     assert len(fitted.player_names_) == 11
 
 
-def test_fit_mentions_the_names_that_the_groups_will_have(caplog: pytest.LogCaptureFixture) -> None:
+def test_fit_logs_the_names_that_the_groups_will_have(caplog: pytest.LogCaptureFixture) -> None:
     X = pd.get_dummies(table(), columns=["job"]).assign(job=table()["job"])[["age", "job", *JOBS]]
     explainer(score, recipe=QUICK).fit(X)
     assert "'job (one-hot)' (4 columns)" in said(caplog)[0]
@@ -302,9 +304,7 @@ def test_fit_mentions_the_names_that_the_groups_will_have(caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("players", "count"), [(Features(), 11), (Groups({"flags": ["has_car", "has_house"]}), 10), ("found", 6)]
 )
-def test_fit_is_silent_where_players_were_chosen(
-    players: Any, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fit_logs_nothing_if_players_are_given(players: Any, count: int, caplog: pytest.LogCaptureFixture) -> None:
     X = pd.get_dummies(table(), columns=["job", "home_town"])
     fitted = explainer(score, players=Groups.from_one_hot(X) if players == "found" else players).fit(X)
     assert said(caplog) == []
@@ -315,8 +315,8 @@ def test_fit_is_silent_where_players_were_chosen(
 
 
 @pytest.mark.parametrize("form", ["no one-hot columns", "two categories of text", "an array"])
-def test_fit_is_silent_where_there_is_nothing_to_say(form: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Codes of two categories are 0 and 1 too."""
+def test_fit_logs_nothing_without_one_hot_columns(form: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Text columns with two categories are encoded as 0 and 1 but are not one-hot."""
     X: Any = table()[["age", "has_car", "has_house"]]
     if form == "two categories of text":
         high = table()["age"] > 0
@@ -327,8 +327,8 @@ def test_fit_is_silent_where_there_is_nothing_to_say(form: str, caplog: pytest.L
     assert said(caplog) == []
 
 
-def test_one_player_is_explained_as_one() -> None:
-    """A model that looks at one category alone: the player's value is what all its columns are worth together."""
+def test_a_one_hot_player_gets_the_value_of_all_its_columns() -> None:
+    """The model uses a single category; the value of the player is the joint value of its columns."""
     X = pd.get_dummies(table(), columns=["job"]).drop(columns="home_town").astype(float)
     fitted = explainer(score, players=Groups.from_one_hot(X), value_function="baseline").fit(X)
     exact = fitted.estimate(X[:50]).values[..., 0]

@@ -1,4 +1,4 @@
-"""Players: how columns, or pixels, become what a coalition switches on or off."""
+"""Tests of players: how columns or pixels are assigned to the players of a coalition."""
 
 from __future__ import annotations
 
@@ -33,14 +33,25 @@ def test_each_feature_is_a_player() -> None:
         ({"age": ["age", "pay"]}, ("age", "job_clerk", "job_chef"), (0, 1, 2, 0)),
         ({"z": ["pay"], "a": ["job_chef", "age"]}, ("a", "job_clerk", "z"), (0, 1, 0, 2)),
     ],
-    ids=["names", "positions", "numpy", "both", "no groups", "one group", "named like a member", "order"],
+    ids=[
+        "names",
+        "positions",
+        "numpy",
+        "names and positions",
+        "no groups",
+        "one group",
+        "named like a member",
+        "order",
+    ],
 )
-def test_groups(groups: Mapping[str, Any], names: tuple[str, ...], owner: tuple[int, ...]) -> None:
+def test_groups_are_bound_to_columns(
+    groups: Mapping[str, Any], names: tuple[str, ...], owner: tuple[int, ...]
+) -> None:
     assert Groups(groups).bind(COLUMNS) == Partition(names, owner)
 
 
-def test_a_number_is_a_name_first() -> None:
-    """A frame whose columns are numbered has its columns' numbers meant, not their positions."""
+def test_a_number_is_a_column_name_before_it_is_a_position() -> None:
+    """In a frame with numbered columns, a number means the column of that name."""
     assert Groups({"both": [1, 2]}).bind(["1", "2", "3"]).owner == (0, 0, 1)
 
 
@@ -100,7 +111,7 @@ def test_mask_of_features_is_the_coalition() -> None:
         (4, (4, 4), 4, 4),
         ((4, 6), (4, 6), 4, 6),
     ],
-    ids=["square", "wide", "rows and columns", "a list", "numpy", "one", "every pixel", "every pixel, wide"],
+    ids=["square", "wide", "rows and columns", "a list", "numpy", "one player", "every pixel", "every pixel, wide"],
 )
 def test_a_grid_cuts_images_into_equal_rectangles(
     grid: Any, size: tuple[int, int], rows: int, columns: int
@@ -126,7 +137,7 @@ def test_a_grid_cuts_images_into_equal_rectangles(
     ],
     ids=["gaps", "bytes", "tensor", "list"],
 )
-def test_segments_are_numbered_without_gaps_in_the_order_of_their_numbers(segmentation: Any) -> None:
+def test_segments_are_renumbered_in_order_without_gaps(segmentation: Any) -> None:
     partition = Superpixels(segmentation=segmentation).bind_image((1, 2, 3))
     assert partition.owner == (1, 1, 0, 2, 1, 0)
     assert partition.names == ("segment 0", "segment 1", "segment 2")
@@ -134,7 +145,7 @@ def test_segments_are_numbered_without_gaps_in_the_order_of_their_numbers(segmen
     assert partition.shape == (1, 2, 3)
 
 
-def test_a_segmentation_into_a_grid_has_the_grids_owners() -> None:
+def test_a_segmentation_that_is_a_grid_has_the_owners_of_the_grid() -> None:
     grid = Superpixels(grid=2).bind_image((1, 4, 4))
     segments = Superpixels(segmentation=np.kron([[0, 1], [2, 3]], np.ones((2, 2), dtype=int)))
     assert segments.bind_image((1, 4, 4)).owner == grid.owner
@@ -205,7 +216,7 @@ def test_superpixels_that_do_not_fit_the_images_are_refused(superpixels: Superpi
         Superpixels(grid=1),
         Superpixels(segmentation=np.arange(24).reshape(4, 6) % 5),
     ],
-    ids=["grid", "every pixel", "one", "segments"],
+    ids=["grid", "every pixel", "one player", "segments"],
 )
 def test_mask_shows_the_pixels_of_the_players_in_a_coalition(
     superpixels: Superpixels, lead: tuple[int, ...]
@@ -218,7 +229,7 @@ def test_mask_shows_the_pixels_of_the_players_in_a_coalition(
         assert torch.equal(shown[..., 0, pixel // 6, pixel % 6], s[..., player])
 
 
-def test_mask_of_a_grid_by_hand() -> None:
+def test_mask_of_a_grid_equals_a_mask_written_by_hand() -> None:
     shown = Superpixels(grid=2).bind_image((1, 4, 4)).mask(torch.tensor([True, False, False, True]))
     by_hand = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
     assert torch.equal(shown, torch.tensor(by_hand).bool()[None])

@@ -1,4 +1,4 @@
-"""What every kind of data says about itself."""
+"""Tests of the schema interface, for tables and images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def encoded(X: Any) -> Tensor:
 
 
 @pytest.mark.parametrize(("X", "players"), KINDS, ids=["table", "images"])
-def test_players_come_back_as_the_user_wrote_them(X: Any, players: Players) -> None:
+def test_players_are_restored_from_a_partition(X: Any, players: Players) -> None:
     schema = schema_for(X)
     partition = schema.bind(players)
     again = schema.players_of(partition)
@@ -44,7 +44,7 @@ def test_players_come_back_as_the_user_wrote_them(X: Any, players: Players) -> N
     assert schema.bind(again) == partition
 
 
-def test_one_player_per_column_comes_back_as_the_default() -> None:
+def test_one_player_per_column_is_restored_as_the_default() -> None:
     schema = schema_for(FRAME)
     assert schema.players_of(schema.bind(None)) is None
 
@@ -56,15 +56,15 @@ def test_one_player_per_column_comes_back_as_the_default() -> None:
         (IMAGES, Features(), "fitted to images"),
         (IMAGES, None, r"pass players=Superpixels\(grid=14\)"),
     ],
-    ids=["superpixels of a table", "features of images", "no superpixels"],
+    ids=["superpixels for a table", "features for images", "no superpixels"],
 )
-def test_players_of_another_kind_are_refused(X: Any, players: Players | None, message: str) -> None:
+def test_players_for_another_kind_of_data_are_refused(X: Any, players: Players | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
         schema_for(X).bind(players)
 
 
 @pytest.mark.parametrize(("X", "players"), KINDS, ids=["table", "images"])
-def test_new_rows_are_mixed_from_known_entries_of_whole_players(X: Any, players: Players) -> None:
+def test_augmented_rows_have_the_shape_and_dtype_of_the_rows(X: Any, players: Players) -> None:
     schema, x = schema_for(X), encoded(X)
     owner = schema.bind(players).owner
     rows = schema.augment(x, 50, generator(), owner)
@@ -83,7 +83,7 @@ def test_summaries_have_names_and_kinds(X: Any, players: Players) -> None:
     assert len(schema.summary_discrete) == len(schema.summary_names)
 
 
-def test_images_are_summarised_by_the_mean_and_the_spread_of_each_channel() -> None:
+def test_images_are_summarised_by_mean_and_standard_deviation_per_channel() -> None:
     schema = schema_for(IMAGES)
     summary = schema.summarise(IMAGES)
     assert schema.summary_names[1] == "mean of channel 1"
@@ -106,7 +106,7 @@ def test_only_columns_have_ranges() -> None:
     assert schema_for(IMAGES).ranges(sample) is None
 
 
-def test_the_baseline_of_a_table_is_its_means_and_modes_unless_values_are_given() -> None:
+def test_the_baseline_of_a_table_is_its_means_and_modes_or_the_given_values() -> None:
     schema, x = schema_for(FRAME), encoded(FRAME)
     partition = schema.bind(None)
     assert schema.baseline_row(x, partition, None).tolist() == [[35.0, 1.0, 0.0]]
@@ -123,13 +123,13 @@ def test_the_baseline_of_images_is_the_fill() -> None:
         schema.baseline_row(IMAGES, partition, {"red": 1})
 
 
-def test_entries_of_a_table_can_be_missing_and_pixels_cannot() -> None:
+def test_table_entries_can_be_missing_but_pixels_cannot() -> None:
     assert schema_for(FRAME).missing_row(encoded(FRAME)).isnan().tolist() == [[True] * 3]
     with pytest.raises(InputError, match="pixels cannot be missing"):
         schema_for(IMAGES).missing_row(IMAGES)
 
 
-def test_gaps_are_named_where_they_are_new() -> None:
+def test_columns_with_new_gaps_are_named() -> None:
     schema, x = schema_for(FRAME), encoded(FRAME)
     x[0, 0] = torch.nan
     assert schema.new_gaps(x, {1}) == ["age"]
@@ -146,7 +146,7 @@ def test_only_frames_have_one_hot_columns() -> None:
     assert schema_for(IMAGES).one_hot_groups(IMAGES) == {}
 
 
-def test_only_tables_pass_for_tables() -> None:
+def test_require_table_refuses_images() -> None:
     table = schema_for(FRAME)
     assert require_table(table, "background is") is table
     with pytest.raises(InputError, match="background is for tables, and the explainer was fitted to images"):
@@ -157,7 +157,7 @@ def values_for(x: Tensor, players: int) -> Values:
     return Values(torch.ones(len(x), players, 2), torch.zeros(len(x), 2), None, ["a", "b"])
 
 
-def test_an_explanation_of_a_table_has_its_players_and_texts() -> None:
+def test_an_explanation_of_a_table_has_player_names_and_display_text() -> None:
     schema, x = schema_for(FRAME), encoded(FRAME)
     partition = schema.bind(Groups({"both": ["age", "job"]}))
     found = schema.explanation(x, values_for(x, 2), partition)
@@ -182,7 +182,7 @@ def test_an_explanation_of_images_has_maps() -> None:
     assert schema.shaped_values(torch.ones(4, 4, 1), partition).shape == (4, 2, 2, 1)
 
 
-def test_images_in_an_explanation_lie_between_0_and_1() -> None:
+def test_images_in_an_explanation_are_scaled_to_0_to_1() -> None:
     schema = schema_for(2 * IMAGES - 1)
     partition = schema.bind(Superpixels(grid=2))
     data = schema.explanation(2 * IMAGES - 1, values_for(IMAGES, 4), partition).data
@@ -190,12 +190,12 @@ def test_images_in_an_explanation_lie_between_0_and_1() -> None:
 
 
 @pytest.mark.parametrize(("X", "players"), KINDS, ids=["table", "images"])
-def test_one_process_agrees_with_itself(X: Any, players: Players) -> None:
+def test_a_single_process_keeps_its_schema(X: Any, players: Players) -> None:
     schema = schema_for(X)
     assert schema.agreed([schema]) is schema
 
 
-def test_processes_with_another_layout_are_refused() -> None:
+def test_processes_with_different_layouts_are_refused() -> None:
     table, images = TableSchema.of(FRAME), ImageSchema.of(IMAGES)
     with pytest.raises(InputError, match="other columns in other processes"):
         table.agreed([table, TableSchema.of(FRAME[["age", "old"]])])

@@ -1,4 +1,4 @@
-"""Streams: the rows of a Dataset, as a tensor has them."""
+"""Tests of streams: rows of a Dataset that behave like rows of a tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastshapley.data.stream import Rows, Stream, batches, some
 from fastshapley.errors import InputError
 
 ORDER = torch.randperm(len(IMAGES), generator=torch.Generator().manual_seed(1))
-BATCHES = ORDER.split(6)  # the last is short
+BATCHES = ORDER.split(6)  # the last batch is shorter
 WORKERS = [0, 2]
 
 
@@ -38,7 +38,7 @@ def same_batches(found: Sequence[tuple[Tensor, Tensor]], expected: Sequence[tupl
     [slice(None), slice(5), slice(3, 9), slice(None, None, 4), slice(18, 99), torch.tensor([4, 0, 4]), ORDER > 7],
     ids=["all", "first", "middle", "steps", "past the end", "numbers", "mask"],
 )
-def test_rows_are_those_of_the_tensor(rows: slice | Tensor) -> None:
+def test_indexing_gives_the_same_rows_as_the_tensor(rows: slice | Tensor) -> None:
     assert torch.equal(stream()[rows], IMAGES[rows])
 
 
@@ -48,15 +48,15 @@ def test_a_stream_is_as_long_as_its_dataset() -> None:
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("size", [1, 6, 20, 64])
-def test_a_split_is_that_of_the_tensor(size: int, workers: int) -> None:
+def test_split_gives_the_same_parts_as_the_tensor(size: int, workers: int) -> None:
     if workers and size == 1:
-        size = 5  # processes are slow to start, and enough has been seen
+        size = 5  # worker processes are slow to start
     pairs = zip(stream(workers).split(size), IMAGES.split(size), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_batches_are_those_of_the_tensor(workers: int) -> None:
+def test_batches_are_the_same_as_for_the_tensor(workers: int) -> None:
     assert same_batches(list(batches(stream(workers), BATCHES)), list(batches(IMAGES, BATCHES)))
 
 
@@ -70,14 +70,14 @@ def test_some_rows_of_a_stream_are_a_stream() -> None:
     assert same_batches(list(first.batches([two])), [(two, IMAGES[ORDER[two]])])
 
 
-def test_a_stream_knows_its_place_and_its_workers() -> None:
+def test_a_stream_keeps_its_device_and_its_number_of_workers() -> None:
     moved = some(stream(workers=2).to(torch.device("cpu")), ORDER)
     assert isinstance(moved, Stream)
     assert moved.workers == 2
     assert moved.device == torch.device("cpu")
 
 
-def test_rows_are_read_when_they_are_needed_and_not_before() -> None:
+def test_rows_are_read_only_when_they_are_needed() -> None:
     read: list[int] = []
 
     def noting(image: Tensor, number: int) -> Tensor:
@@ -105,7 +105,7 @@ def test_workers_read_in_other_processes() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """After an error torch waits five seconds for each worker process, when the garbage is collected."""
+    """Shorten torch's wait of five seconds per worker process, at garbage collection after an error."""
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     yield
     gc.collect()
@@ -131,15 +131,15 @@ def broken_number_7(image: Tensor, number: int) -> Tensor:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("workers", WORKERS)
-def test_what_a_dataset_raises_comes_out(workers: int) -> None:
+def test_an_error_of_the_dataset_is_raised(workers: int) -> None:
     with pytest.raises(OSError, match="image file is truncated"):
         list(stream(workers, Items(make=broken_number_7)).split(8))
 
 
-# what is wrong as yet
+# edge cases
 
 
-def test_what_a_dataset_raises_is_told_with_the_items_number() -> None:
+def test_an_error_of_the_dataset_names_the_number_of_the_item() -> None:
     try:
         stream(dataset=Items(make=broken_number_7))[:]
     except OSError as error:
@@ -147,11 +147,11 @@ def test_what_a_dataset_raises_is_told_with_the_items_number() -> None:
             raise
 
 
-def test_no_rows_are_a_tensor_of_no_rows() -> None:
+def test_an_empty_slice_is_an_empty_tensor() -> None:
     assert stream()[:0].shape == IMAGES[:0].shape
 
 
-def test_reading_leaves_the_global_generator_as_it_was() -> None:
+def test_reading_does_not_change_the_global_generator() -> None:
     state = torch.get_rng_state()
     list(stream().split(8))
     assert torch.equal(torch.get_rng_state(), state)

@@ -1,4 +1,4 @@
-"""A table and its tensor: what goes in comes out, and what cannot is refused with a reason."""
+"""Tests of TableSchema: tables survive encoding and decoding, and other data is refused with a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPARSE: Any = pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])})
 
 
 def round_trip(X: Table) -> Any:
-    """Through the tensor and back, by a schema that has been saved and loaded."""
+    """Encode and decode the table with a schema that has been saved and loaded."""
     schema = TableSchema.from_dict(json.loads(json.dumps(TableSchema.of(X).to_dict())))
     return schema.decode(schema.encode(X))
 
@@ -70,7 +70,7 @@ COLUMNS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("values", COLUMNS.values(), ids=COLUMNS.keys())
-def test_frame_column_comes_back_with_values_gaps_and_dtype(values: Any) -> None:
+def test_a_frame_column_keeps_its_values_gaps_and_dtype(values: Any) -> None:
     frame = pd.DataFrame({"before": np.ones(len(values)), "column": values})
     back = round_trip(frame)
     pd.testing.assert_frame_equal(back, frame)
@@ -93,7 +93,7 @@ def test_object_integers_stay_integers() -> None:
 
 
 @pytest.mark.parametrize("names", [[0, 1], ["a", 1], [np.int64(3), np.int64(5)], [0.5, 1.5], ["a b", ""]], ids=repr)
-def test_column_names_come_back(names: list[Any]) -> None:
+def test_column_names_are_restored(names: list[Any]) -> None:
     frame = pd.DataFrame([[1.0, 2], [3.0, 4]], columns=names)
     assert list(round_trip(frame).columns) == names
     assert TableSchema.of(frame).names == tuple(str(name) for name in names)
@@ -113,7 +113,7 @@ ARRAYS: dict[str, NDArray[Any]] = {
 
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS.keys())
-def test_array_comes_back(array: NDArray[Any]) -> None:
+def test_an_array_is_restored(array: NDArray[Any]) -> None:
     back = round_trip(array)
     assert isinstance(back, np.ndarray)
     assert back.dtype == array.dtype
@@ -123,7 +123,7 @@ def test_array_comes_back(array: NDArray[Any]) -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str
 )
-def test_tensor_comes_back(dtype: torch.dtype) -> None:
+def test_a_tensor_is_restored(dtype: torch.dtype) -> None:
     tensor = torch.tensor([[1, 0], [0, 1]]).to(dtype)
     back = round_trip(tensor)
     assert back.dtype == dtype
@@ -146,20 +146,20 @@ tables = st.integers(0, 5).flatmap(
 
 @settings(deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(tables)
-def test_any_frame_comes_back(columns: dict[str, list[Any]]) -> None:
+def test_any_frame_is_restored(columns: dict[str, list[Any]]) -> None:
     dtypes = {"float": "float64", "integer": "int64", "nullable": "Int64", "text": "object", "category": "category"}
     frame = pd.DataFrame({name: pd.Series(values, dtype=dtypes[name]) for name, values in columns.items()})
     pd.testing.assert_frame_equal(round_trip(frame), frame)
 
 
-def test_encoding_is_numbers_codes_and_nan() -> None:
+def test_a_table_is_encoded_as_numbers_codes_and_nan() -> None:
     encoded = TableSchema.of(people()).encode(people())
     expected = torch.tensor([[39, 1.5, 1], [50, NAN, NAN], [28, 3, 0]], dtype=torch.float64)
     torch.testing.assert_close(encoded, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("X", [numbers(), np.ones((3, 2)), torch.ones(3, 2)], ids=["frame", "array", "tensor"])
-def test_rows_share_no_memory_with_the_tensor(X: Table) -> None:
+def test_tables_and_encoded_tensors_share_no_memory(X: Table) -> None:
     schema = TableSchema.of(X)
     encoded = schema.encode(X)
     before = encoded.clone()
@@ -179,7 +179,7 @@ def test_a_value_that_the_dtype_cannot_hold_is_kept(dtype: str, value: float) ->
 
 
 @pytest.mark.parametrize("like", [np.array([[1, 0]]), np.array([[True, False]]), torch.tensor([[1, 0]])], ids=repr)
-def test_arrays_and_tensors_become_float_rather_than_wrong(like: Table) -> None:
+def test_decoded_arrays_become_float_if_their_dtype_cannot_hold_a_value(like: Table) -> None:
     back = TableSchema.of(like).decode(torch.tensor([[0.5, NAN]], dtype=torch.float64))
     np.testing.assert_array_equal(np.asarray(back), [[0.5, NAN]])
 
@@ -205,7 +205,7 @@ def test_gaps_are_not_logged_as_unseen(caplog: pytest.LogCaptureFixture) -> None
     assert not caplog.records
 
 
-def test_unseen_string_of_an_array_does_not_become_another_string() -> None:
+def test_unseen_string_of_an_array_is_decoded_as_missing() -> None:
     schema = TableSchema.of(np.array([["y"], ["n"]]))
     assert pd.isna(np.asarray(schema.decode(torch.tensor([[NAN]])))[0, 0])
 
@@ -228,7 +228,7 @@ def test_object_array_is_accepted_where_a_frame_with_text_was_fitted() -> None:
     torch.testing.assert_close(schema.encode(array), schema.encode(frame), equal_nan=True)
 
 
-def test_list_of_rows_is_an_array() -> None:
+def test_list_of_rows_is_accepted_as_an_array() -> None:
     assert TableSchema.of(numbers()).encode([[39, 1.5]]).tolist() == [[39, 1.5]]  # type: ignore[arg-type]
 
 
@@ -248,7 +248,7 @@ def test_encode_cell_agrees_with_encode() -> None:
         schema.encode_cell(1, float("inf"))
 
 
-def test_discrete_columns() -> None:
+def test_text_booleans_and_categories_are_discrete() -> None:
     schema = TableSchema.of(people().assign(member=True, tier=pd.Categorical([1, 2, 3])))
     assert [column.discrete for column in schema.columns] == [False, False, True, True, True]
 
@@ -283,7 +283,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("X", "message"), UNFIT.values(), ids=UNFIT.keys())
-def test_tables_without_a_schema_are_refused(X: Any, message: str) -> None:
+def test_unsupported_tables_are_refused_at_fit(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         TableSchema.of(X)
 
@@ -313,7 +313,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("X", "message"), WRONG.values(), ids=WRONG.keys())
-def test_later_tables_that_do_not_fit_name_the_argument(X: Any, message: str) -> None:
+def test_the_error_for_a_later_table_that_does_not_fit_names_the_argument(X: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         TableSchema.of(people()).encode(X, "X_val")
     assert "X_val" in str(caught.value)
@@ -329,12 +329,12 @@ def test_integers_that_float64_would_round_are_refused(X: Table) -> None:
         TableSchema.of(X).encode(X)
 
 
-def test_large_floats_are_fine() -> None:
+def test_large_floats_are_accepted() -> None:
     assert round_trip(np.array([[1e300]])).item() == 1e300
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame({"c": pd.cut([1, 5], 2)}), pd.DataFrame({"c": [b"x"]})])
-def test_categories_that_json_does_not_know(frame: pd.DataFrame) -> None:
+def test_categories_that_json_cannot_hold_are_refused_when_saved(frame: pd.DataFrame) -> None:
     schema = TableSchema.of(frame)
     pd.testing.assert_frame_equal(schema.decode(schema.encode(frame)), frame)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"'c' .* cannot be saved"):

@@ -1,4 +1,4 @@
-"""Estimates of what the players of background rows add."""
+"""Tests of the estimated Shapley values of background rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fastshapley.value_functions.background_sampling import (
 
 
 def repeats(game: SampledBackground, x: Tensor, count: int) -> Tensor:
-    """All coalitions of one row, evaluated anew again and again: (count, coalitions, outputs)."""
+    """Evaluate all coalitions of one row ``count`` times: (count, coalitions, outputs)."""
     return evaluate(game, x.expand(count, -1), every(game, count))
 
 
@@ -46,8 +46,8 @@ GROUPS = Groups({"pair": [1, 3]})
 
 
 @pytest.mark.parametrize("players", [None, GROUPS], ids=["columns", "groups"])
-def test_thinning_finds_what_background_rows_add(players: Groups | None) -> None:
-    """Two looks at the background take off most of the noise, of a model with interactions, too."""
+def test_background_values_reduce_the_noise_of_a_thinned_game(players: Groups | None) -> None:
+    """They remove most of the noise, also for a model with interactions."""
     for model, most in ((additive, 0.01), (curved, 0.6)):
         game = game_of(model, players)
         thin = thin_of(game, Targets(evaluations=10**6))
@@ -71,8 +71,8 @@ def test_background_values_take_at_most_a_twentieth_of_the_evaluations(evaluatio
     assert (thinned.added is None) == (evaluations <= 1000) == (calls_of(game) == before)
 
 
-@pytest.mark.parametrize("run", [RUN, Run(0, clock=Clock(0.0))], ids=["of the targets", "of the run"])
-def test_without_time_there_are_no_background_values(run: Run) -> None:
+@pytest.mark.parametrize("run", [RUN, Run(0, clock=Clock(0.0))], ids=["no time for targets", "no time in the run"])
+def test_background_values_are_skipped_if_there_is_no_time(run: Run) -> None:
     game = game_of(curved)
     before = calls_of(game)
     thinned = thin_of(game, Targets(seconds=120.0 if run is not RUN else 1e-12), run)(1, generator())
@@ -81,7 +81,7 @@ def test_without_time_there_are_no_background_values(run: Run) -> None:
     assert calls_of(game) == before
 
 
-def test_the_same_seed_gives_the_same_bytes() -> None:
+def test_equal_seeds_give_equal_bytes() -> None:
     x = task(curved).x[:9]
 
     def drawn(seed: int, draws: int) -> bytes:
@@ -92,11 +92,11 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
     assert drawn(0, 0) == drawn(0, 0)
     assert drawn(0, 0) != drawn(0, 1)
-    assert drawn(0, 0) != drawn(1, 0)  # the looks at the background are random, too
+    assert drawn(0, 0) != drawn(1, 0)  # the background values are random too
 
 
-@pytest.mark.parametrize("evaluations", [10**6, 100], ids=["affordable", "too dear"])
-def test_background_values_are_saved_with_unfinished_work(evaluations: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("evaluations", [10**6, 100], ids=["affordable", "too expensive"])
+def test_background_values_are_saved_in_the_checkpoint(evaluations: int, tmp_path: Path) -> None:
     game = game_of(curved)
     first = thin_of(game, Targets(evaluations=evaluations), Run(0, Checkpoint(tmp_path)))(1, generator())
     before = calls_of(game)
@@ -109,8 +109,8 @@ def test_background_values_are_saved_with_unfinished_work(evaluations: int, tmp_
     assert torch.equal(first(x, every(game, 9)), again(x, every(game, 9)))
 
 
-def test_a_linear_model_is_explained_in_closed_form() -> None:
-    """Each value is the coefficient times the distance from the background's mean."""
+def test_values_of_a_linear_model_match_the_closed_form() -> None:
+    """Each value is the coefficient times the distance from the background mean."""
     X, test = numbers(500, 6), numbers(100, 6, seed=1)
     model = LinearRegression().fit(X, X @ [1.0, -2.0, 0.5, 0.0, 3.0, 1.0])
     recipe = replace(
@@ -126,4 +126,4 @@ def test_a_linear_model_is_explained_in_closed_form() -> None:
     error = relative_squared_error(fitted.shap_values(test)[..., None], closed[..., None])
     assert error < 0.005
     assert fitted.report_ is not None
-    assert fitted.report_.relative_squared_error < 0.005  # which is measured on the whole game
+    assert fitted.report_.relative_squared_error < 0.005  # measured on the game that is not thinned

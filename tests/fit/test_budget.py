@@ -1,3 +1,5 @@
+"""Tests of the evaluation budget of a fit."""
+
 from __future__ import annotations
 
 import math
@@ -35,7 +37,7 @@ def evaluations(budget: Budget, game: Any) -> int:
     return targets.evaluations
 
 
-def test_without_a_budget_there_is_no_end() -> None:
+def test_without_a_budget_evaluations_are_not_limited() -> None:
     game, model = game_of(Baseline())
     budget = Budget(None, ((model, 0),))
     assert budget.left() == math.inf
@@ -44,31 +46,31 @@ def test_without_a_budget_there_is_no_end() -> None:
     assert budget.bound(replace(QUICK, targets=None), game).targets is None
 
 
-def test_what_the_model_was_called_with_is_gone() -> None:
+def test_evaluations_of_the_model_are_subtracted_from_the_budget() -> None:
     game, model = game_of(Baseline())
     budget = Budget(5000, ((model, 0),))
-    assert budget.left() == 5000 - 20 - 1  # the trial and the baseline itself
+    assert budget.left() == 5000 - 20 - 1  # the first call of the model and the baseline row
     game(game.schema_.encode(X)[:], torch.ones(60, 1, 4, dtype=torch.bool))
     assert budget.left() == 5000 - 20 - 1 - 60
     assert Budget(50, ((model, 0),)).left() == 0
 
 
 @pytest.mark.parametrize("kind", [Baseline(), Marginal(3)], ids=["baseline", "marginal"])
-def test_learning_and_the_report_share_what_is_left(kind: Any) -> None:
+def test_training_and_the_report_share_the_remaining_budget(kind: Any) -> None:
     game, model = game_of(kind)
     budget = Budget(10_000, ((model, 0),))
     left = budget.left()
     assert 0.5 * left < evaluations(budget, game) < 0.9 * left
     assert budget.for_report(game) == left
-    assert evaluations(Budget(10**12, ((model, 0),)), game) == 10**9  # no more than the recipe asks for
+    assert evaluations(Budget(10**12, ((model, 0),)), game) == 10**9  # the limit of the recipe
 
 
-def test_a_budget_without_end() -> None:
+def test_an_infinite_budget_does_not_limit_the_recipe() -> None:
     game, model = game_of(Baseline())
     assert evaluations(Budget(math.inf, ((model, 0),)), game) == 10**9  # type: ignore[arg-type]
 
 
-def test_a_surrogate_costs_nothing_once_it_is_there() -> None:
+def test_evaluations_of_a_fitted_surrogate_are_free() -> None:
     game, model = game_of(Surrogate(training=()))
     budget = Budget(50, ((model, 0),))
     assert budget.bound(WASTEFUL, game) is WASTEFUL
@@ -76,7 +78,7 @@ def test_a_surrogate_costs_nothing_once_it_is_there() -> None:
     assert budget.bound(replace(QUICK, targets=None), game).targets is None
 
 
-def test_a_game_of_the_users_pays_by_the_coalition() -> None:
+def test_a_custom_game_costs_one_evaluation_per_coalition() -> None:
     game = Additive(4)
     budget = Budget(10_000)
     assert budget.left() == 10_000
@@ -86,7 +88,7 @@ def test_a_game_of_the_users_pays_by_the_coalition() -> None:
 
 
 @pytest.mark.parametrize(("kind", "cost"), [(Baseline(), 1), (Marginal(3), 1)], ids=["baseline", "marginal"])
-def test_the_fewest_evaluations(kind: Any, cost: int) -> None:
+def test_a_budget_below_the_minimum_is_refused(kind: Any, cost: int) -> None:
     game, model = game_of(kind)
     gone = model.evaluations
     assert evaluations(Budget(1000 * cost + gone, ((model, 0),)), game) > 0
@@ -97,7 +99,7 @@ def test_the_fewest_evaluations(kind: Any, cost: int) -> None:
         Budget(999).bound(WASTEFUL, Additive(4))
 
 
-def test_a_recipe_without_end_is_refused() -> None:
+def test_a_recipe_with_unlimited_evaluations_is_refused() -> None:
     game, model = game_of(Baseline())
     with pytest.raises(InputError, match=r"evaluation_budget: .*fresh coalitions.* or a time_budget"):
         Budget(10**6, ((model, 0),)).bound(replace(QUICK, targets=None), game)

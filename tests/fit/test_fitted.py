@@ -1,4 +1,4 @@
-"""What a fit has learnt: forward passes, normalisation, and gaps that are new."""
+"""Tests of Fitted: forward passes, normalisation, and warnings about new gaps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_normalised_values_sum_to_grand_minus_null(fitted: Fitted) -> None:
     torch.testing.assert_close(predictions, base + values.sum(1))
 
 
-def test_values_that_are_never_normalised_are_the_network_s_own(fitted: Fitted) -> None:
+def test_without_normalisation_values_are_the_outputs_of_the_network(fitted: Fitted) -> None:
     x = fitted.schema.encode(numbers(30, seed=1))[:]
     raw = replace(fitted, normalize="never")
     assert not raw.normalized
@@ -48,7 +48,7 @@ def test_the_batch_size_does_not_change_values(batch_size: int, fitted: Fitted) 
     torch.testing.assert_close(fitted.forward(x, batch_size)[0], fitted.forward(x)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_batch_of_no_rows_is_refused(fitted: Fitted) -> None:
+def test_a_batch_size_of_zero_is_refused(fitted: Fitted) -> None:
     with pytest.raises(InputError, match="batch_size is 0: use a positive number"):
         fitted.forward(fitted.schema.encode(numbers(3)), 0)
 

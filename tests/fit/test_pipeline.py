@@ -1,4 +1,4 @@
-"""A whole fit on a clock that the test winds: what each phase is given, and that the budget is kept."""
+"""Tests of a whole fit on a simulated clock: the time of each phase, and the time budget."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECIPE = replace(
 
 
 class SlowModel:
-    """A model that takes some seconds per row, on a clock of its own."""
+    """A model that takes some seconds per row on a simulated clock."""
 
     def __init__(self, seconds_per_row: float) -> None:
         self.seconds_per_row, self.now = seconds_per_row, 0.0
@@ -41,7 +41,7 @@ class SlowModel:
         return Clock(seconds, self.read)
 
     def read(self) -> float:
-        self.now += 2e-2  # each look at the clock takes a moment, so that training ends as well
+        self.now += 2e-2  # reading the clock takes time, so training ends as well
         return self.now
 
 
@@ -53,14 +53,14 @@ def fit(model: SlowModel, seconds: float, **options: Any) -> Any:
 @pytest.mark.parametrize("value_function", ["surrogate", Marginal(4)], ids=["surrogate", "marginal"])
 @pytest.mark.parametrize("seconds", [20.0, 60.0])
 def test_a_fit_keeps_its_time_budget(value_function: Any, seconds: float) -> None:
-    """A block of evaluations, or of rows to label, is finished when the time is over: 30 % for these."""
+    """A started block of evaluations or labels is finished after the time limit; this takes at most 30 % longer."""
     model = SlowModel(0.005)
     fitted = fit(model, seconds, value_function=value_function)
     assert 0.5 * seconds < model.now < 1.3 * seconds
     assert len(fitted.losses) > 1  # the network was trained
 
 
-def test_each_phase_is_given_its_share_of_the_time_that_is_left() -> None:
+def test_each_phase_gets_its_share_of_the_remaining_time() -> None:
     seconds = 60.0
     fitted = fit(SlowModel(0.005), seconds)
     timings = fitted.timings
@@ -74,18 +74,18 @@ def test_each_phase_is_given_its_share_of_the_time_that_is_left() -> None:
     assert timings["coalitions"].allotted <= budget.NETWORK_TIME * budget.COALITION_TIME * left
     assert timings["error bars"].allotted == pytest.approx(
         left - timings["network"].seconds, abs=0.2
-    )  # a few looks at the clock
+    )  # the clock is read a few times
     assert all(timing.seconds >= 0 for timing in timings.values())
 
 
-def test_without_a_budget_nothing_is_limited() -> None:
+def test_without_a_time_budget_nothing_is_limited() -> None:
     settings = Settings(SlowModel(0.0), recipe=QUICK, random_state=0, progress=False)
     fitted = pipeline.fit(settings, FitData(numbers(ROWS)))
     assert fitted.timings["network"].allotted == float("inf")
     assert 150 <= fitted.timings["explainer"].units < 158  # whole epochs
 
 
-def test_an_update_starts_from_what_was_learnt_and_leaves_it_as_it_was() -> None:
+def test_an_update_starts_from_the_fit_and_does_not_change_it() -> None:
     settings = Settings(SlowModel(0.0), recipe=QUICK, random_state=0, progress=False)
     first = pipeline.fit(settings, FitData(numbers(ROWS)))
     before = {name: tensor.clone() for name, tensor in first.network.state_dict().items()}
@@ -97,7 +97,7 @@ def test_an_update_starts_from_what_was_learnt_and_leaves_it_as_it_was() -> None
 
 
 class Sums:
-    """A game of the user's own: the sum of the columns that are shown."""
+    """A custom game: the sum of the columns that are shown."""
 
     players, outputs = 4, 1
 
@@ -105,7 +105,7 @@ class Sums:
         return (x[:, None] * s).sum(-1, keepdim=True)
 
 
-def test_a_game_of_the_users_own_is_explained_as_it_is() -> None:
+def test_a_custom_game_is_explained_without_changes() -> None:
     game = Sums()
     settings = Settings(value_function=game, recipe=QUICK, random_state=0, progress=False)
     fitted = pipeline.fit(settings, FitData(numbers(ROWS)))

@@ -1,4 +1,4 @@
-"""The parameters of an explainer: each that makes no sense is refused by name, before anything is computed."""
+"""Tests of parameter validation: the error for an invalid parameter names the parameter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(rows: Any) -> Any:
         ({"evaluation_budget": "many"}, r"evaluation_budget is 'many'"),
     ],
 )
-def test_a_parameter_that_makes_no_sense_is_named(options: dict[str, Any], message: str) -> None:
+def test_the_error_for_an_invalid_parameter_names_it(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Settings(model, **options).check("surrogate")
 
@@ -46,13 +46,13 @@ def test_a_model_is_needed_unless_the_game_is_fitted() -> None:
         Settings().check(Surrogate())
 
 
-def test_what_can_be_evaluated_is_fitted() -> None:
+def test_is_fitted_is_true_only_for_games_that_can_be_evaluated() -> None:
     assert is_fitted(Additive(3))
     assert not is_fitted(Additive)
     assert not is_fitted(Surrogate())
 
 
-def test_the_device_is_the_one_asked_for() -> None:
+def test_the_device_is_the_given_one_or_the_default() -> None:
     assert Settings(device="meta").resolved_device() == torch.device("meta")
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert Settings().resolved_device().type == expected

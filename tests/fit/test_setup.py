@@ -1,4 +1,4 @@
-"""Setting up a fit: which rows are held out, and what is refused."""
+"""Tests of fit setup: which rows are held out, and which inputs are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_given_validation_rows_are_held_out() -> None:
     assert as_set(found.x_val) | as_set(found.x_report) == as_set(torch.from_numpy(numbers(20, seed=1)))
 
 
-def test_too_few_rows_to_hold_any_out_are_told() -> None:
+def test_no_rows_are_held_out_if_there_are_too_few() -> None:
     assert not set_up(settings(), FitData(numbers(4))).held_out
 
 
@@ -55,7 +55,7 @@ def test_a_share_of_the_rows_is_held_out(rows: int) -> None:
     assert sorted([*kept[:, 0].tolist(), *held[:][:, 0].tolist()]) == x[:, 0].tolist()
 
 
-def test_no_rows_are_refused() -> None:
+def test_empty_tables_are_refused() -> None:
     with pytest.raises(InputError, match="X has no rows"):
         set_up(settings(), FitData(numbers(5)[:0]))
     with pytest.raises(InputError, match="X_val has no rows"):
@@ -69,7 +69,7 @@ def test_rows_passed_as_labels_are_refused() -> None:
         check_labels(numbers(20), numbers(10))
 
 
-def test_a_checkpoint_of_other_rows_is_refused(tmp_path: Any) -> None:
+def test_a_checkpoint_for_other_rows_is_refused(tmp_path: Any) -> None:
     set_up(settings(), FitData(numbers(50), checkpoint=tmp_path))
     set_up(settings(), FitData(numbers(50), checkpoint=tmp_path))
     with pytest.raises(TrainingError, match="belongs to a run with other data"):

@@ -1,4 +1,4 @@
-"""What an explainer learns from: how much of it, what it is worth, and that nothing is done twice."""
+"""Tests of the training and validation sets of an explainer: sizes, values, time limits and checkpoints."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from fastshapley.value_functions.background_sampling import Thin, thinning
 
 RUN = Run(seed=0)
 PACE = 1e-6
-NOBODY = torch.Generator()  # where a loss has nothing to draw
+NOBODY = torch.Generator()  # for losses that draw nothing
 
 
 class Counting(Moebius):
-    """A game that counts the coalitions it is asked for, and notes on which threads; it may break off."""
+    """A game that counts its evaluations, records the calling threads, and stops after ``most`` evaluations."""
 
     calls = 0
     most = 1 << 40
@@ -59,7 +59,7 @@ def recipe(**options: Any) -> Recipe:
 
 
 def unthinned(game: ValueFunction) -> Thin:
-    """The game itself, whatever is asked for."""
+    """Return the game unchanged for any number of rows."""
     return lambda rows, generator: game
 
 
@@ -95,12 +95,12 @@ def expected_loss(game: Moebius, x: Tensor, phi: Tensor) -> Tensor:
     return (weight[:, None] * residual.square()).sum(1).mean(1)
 
 
-# -- examinations
+# -- validation sets
 
 
-def test_a_team_plans_by_one_pace() -> None:
+def test_all_processes_plan_with_the_mean_pace() -> None:
     class Unlike(ProcessGroup):
-        """Of two processes, the other of which takes three seconds a row longer."""
+        """Two processes; the other one takes three more seconds per row."""
 
         def everyone(self, value: Any) -> list[Any]:
             return [value, value + 3.0]
@@ -109,10 +109,10 @@ def test_a_team_plans_by_one_pace() -> None:
     processes.size = 2
     game = counting(4)
     exam = prepare_validation(unthinned(game), game.rows(50), recipe(), replace(RUN, processes=processes))
-    assert exam.pace == pytest.approx(1.5, abs=0.1)  # its own are microseconds
+    assert exam.pace == pytest.approx(1.5, abs=0.1)  # the pace of this process is microseconds
 
 
-def test_an_examination_has_pairs_of_coalitions_and_what_they_are_worth() -> None:
+def test_a_validation_set_has_coalition_pairs_and_their_values() -> None:
     game = Additive(6, outputs=2)
     x = game.rows(40)
     exam = prepare_validation(unthinned(game), x, recipe(), RUN)
@@ -132,22 +132,22 @@ def test_an_examination_has_pairs_of_coalitions_and_what_they_are_worth() -> Non
 @pytest.mark.parametrize(
     ("options", "rows"),
     [
-        (recipe(evaluations=10_000), 62),  # a tenth of the evaluations, in rows of 16
+        (recipe(evaluations=10_000), 62),  # a tenth of the evaluations, at 16 coalitions per row
         (recipe(evaluations=100), 1),
         (recipe(evaluations=10**9), 200),
         (replace(recipe(evaluations=10**9), validation_rows=50), 50),
         (replace(QUICK, targets=None, validation_rows=70), 70),
     ],
-    ids=["a tenth", "one at least", "all there are", "as many as asked for", "the paper's"],
+    ids=["a tenth", "at least one", "all rows", "validation_rows", "fresh coalitions"],
 )
-def test_how_many_rows_an_examination_has(options: Recipe, rows: int) -> None:
+def test_number_of_validation_rows(options: Recipe, rows: int) -> None:
     game = Additive(5)
     exam = prepare_validation(unthinned(game), game.rows(200), options, RUN)
     assert len(exam.x) == len(exam.s) == len(exam.worth) == len(exam.total) == rows
 
 
 def marginal(background: int, columns: int = 4, seconds: float = 0.0) -> tuple[Marginal, Any, Tensor]:
-    """A game of an additive model, the model, and rows; a row takes so many seconds of the clock ``model.now``."""
+    """A game of an additive model, the model, and rows; the model takes ``seconds`` per row on ``model.now``."""
 
     class Model:
         calls = 0
@@ -167,14 +167,14 @@ def marginal(background: int, columns: int = 4, seconds: float = 0.0) -> tuple[M
     return game, model, x
 
 
-def test_a_whole_marginal_games_examination_costs_its_background() -> None:
+def test_validation_of_a_marginal_game_costs_the_background_per_coalition() -> None:
     game, model, x = marginal(10)
     exam = prepare_validation(unthinned(game), x, recipe(evaluations=32_000), RUN)
     assert len(exam.x) == 20
-    assert model.calls <= 3200 + 20  # and whole rows
+    assert model.calls <= 3200 + 20  # plus the grand values
 
 
-def test_a_thinned_marginal_games_examination_costs_a_row_each() -> None:
+def test_validation_of_a_thinned_game_costs_one_row_per_coalition() -> None:
     game, model, x = marginal(10)
     options = recipe(evaluations=32_000)
     exam = prepare_validation(thinning(game, options.targets), x, options, RUN)
@@ -183,16 +183,16 @@ def test_a_thinned_marginal_games_examination_costs_a_row_each() -> None:
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["thinned", "whole"])
-def test_the_pace_is_that_of_a_row_of_the_model(few: bool) -> None:
+def test_the_pace_is_the_time_per_row_of_the_model(few: bool) -> None:
     game, model, x = marginal(10, columns=12, seconds=1e-4)
     options = recipe(evaluations=32_000)
     thin = thinning(game, options.targets) if few else unthinned(game)
     pace = prepare_validation(thin, x, options, Run(0, clock=Clock(now=lambda: model.now))).pace
-    assert 0.8e-4 < pace < 1.2e-4  # whole rows beside; and a coalition that comes twice may be evaluated once
+    assert 0.8e-4 < pace < 1.2e-4  # grand values are extra; repeated coalitions may be evaluated once
 
 
 class Ticking(Additive):
-    """Each coalition takes so many seconds of a clock that the test winds."""
+    """A game that takes ``seconds`` per coalition on a simulated clock."""
 
     now = 0.0
 
@@ -206,8 +206,8 @@ class Ticking(Additive):
 
 
 @pytest.mark.parametrize("targets", [True, False])
-def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool) -> None:
-    """Unless the recipe is the paper's. Its pace is that of the game."""
+def test_a_slow_game_has_fewer_validation_rows(targets: bool) -> None:
+    """The number is unchanged for a recipe without targets. The pace is the time per coalition of the game."""
     options = recipe(evaluations=10**9) if targets else replace(QUICK, targets=None)
     lengths = []
     for seconds in (1e-9, 1e-3, 1.0):
@@ -215,12 +215,12 @@ def test_an_examination_of_a_slow_game_has_fewer_rows(targets: bool) -> None:
         run = Run(0, clock=Clock(now=partial(getattr, game, "now")))
         exam = prepare_validation(unthinned(game), game.rows(400), options, run)
         lengths.append(len(exam.s))
-        assert seconds <= exam.pace < 1.5 * seconds  # null and grand are evaluated beside the 16 coalitions
+        assert seconds <= exam.pace < 1.5 * seconds  # null and grand are evaluated in addition to the 16 coalitions
     assert lengths[0] == 400
     assert (400 > lengths[1] > lengths[2] > 0) if targets else lengths == [400] * 3
 
 
-def test_an_examination_is_kept_with_unfinished_work(tmp_path: Path) -> None:
+def test_a_validation_set_is_saved_in_the_checkpoint(tmp_path: Path) -> None:
     game = counting(5)
     x = game.rows(60)
     first = prepare_validation(unthinned(game), x, recipe(), Run(0, Checkpoint(tmp_path)))
@@ -232,10 +232,10 @@ def test_an_examination_is_kept_with_unfinished_work(tmp_path: Path) -> None:
         assert torch.equal(getattr(again, name), getattr(first, name))
 
 
-# -- lessons by targets
+# -- training sets with targets
 
 
-def test_targets_of_all_coalitions_are_the_exact_values() -> None:
+def test_targets_from_all_coalitions_are_the_exact_values() -> None:
     game = Moebius.random(6, outputs=2)
     x = game.rows(600)
     scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
@@ -251,8 +251,8 @@ def test_targets_of_all_coalitions_are_the_exact_values() -> None:
     assert float(alone) == pytest.approx(float(step[some].square().mean()), rel=1e-4)
 
 
-def test_targets_are_the_values_and_unbiased_noise() -> None:
-    """The loss of the true values is the noise; that of shifted ones is more by the square of the shift."""
+def test_targets_are_unbiased() -> None:
+    """The loss of the true values is the noise; a shift adds the square of the shift."""
     game = Moebius.random(12, terms=40, seed=1)
     x = torch.ones(600, 40, dtype=torch.float64)
     found = lesson(game, x, recipe(coalitions=16, evaluations=10**6, rows=600))
@@ -268,10 +268,10 @@ def test_targets_are_the_values_and_unbiased_noise() -> None:
 
 @pytest.mark.parametrize(
     ("evaluations", "most", "rows"),
-    [(10**6, 50, 700), (10**6, 1000, 1000), (40_000, 1000, 625)],  # of 64 coalitions each
-    ids=["all there are", "mixed ones beside", "fewer than there are"],
+    [(10**6, 50, 700), (10**6, 1000, 1000), (40_000, 1000, 625)],  # at 64 coalitions per row
+    ids=["all rows", "all rows and mixed rows", "some rows"],
 )
-def test_how_many_rows_have_targets(evaluations: int, most: int, rows: int) -> None:
+def test_number_of_rows_with_targets(evaluations: int, most: int, rows: int) -> None:
     game = Moebius.random(6)
     x = game.rows(700)
     found = lesson(game, x, recipe(coalitions=16, evaluations=evaluations, rows=most))
@@ -285,11 +285,11 @@ def test_how_many_rows_have_targets(evaluations: int, most: int, rows: int) -> N
     assert len(found.x[:].unique(dim=0)) == rows
 
 
-# -- lessons of a marginal game, thinned
+# -- training sets of a thinned marginal game
 
 
 def additive_values(game: Marginal, x: Tensor) -> Tensor:
-    """The Shapley values of the additive model: each term less its mean over the background."""
+    """Shapley values of the additive model: each term minus its mean over the background."""
 
     def terms(x: Tensor) -> Tensor:
         return torch.stack([x[:, 0], -2 * x[:, 1], x[:, 2].sin(), *torch.zeros_like(x.T[3:])], dim=1)[..., None]
@@ -298,32 +298,32 @@ def additive_values(game: Marginal, x: Tensor) -> Tensor:
 
 
 def thinned(game: Marginal, *, known: bool = True) -> Thin:
-    """A few background rows at a time, with or without the values of these."""
+    """Thin the game, with or without the values of the background rows."""
     added = additive_values(game, game.rows_) if known else None
     return thinning(game, Targets(), added)
 
 
-def test_where_there_are_few_coalitions_each_is_worth_more_background_rows() -> None:
-    """Of 4 players there are 16 coalitions; where 64 are asked for, each is evaluated with 4 background rows."""
+def test_with_few_players_each_coalition_gets_several_background_rows() -> None:
+    """4 players have 16 coalitions; if 64 are requested, each is evaluated with 4 background rows."""
     game, model, x = marginal(10)
     found = lesson(game, x, recipe(coalitions=16, evaluations=40_000), thin=thinned(game))
     assert len(found.x) == 40_000 // 64
     assert model.calls == len(found.x) * (14 * 4 + 1)  # null is known, grand is one call
     assert (
         float(loss_of(found, additive_values(game, found.x[:]))) < 1e-9
-    )  # the background is known: no noise is left
+    )  # the background values are known, so there is no noise
 
 
-def test_of_many_players_each_coalition_has_a_background_row_of_its_own() -> None:
+def test_with_many_players_each_coalition_gets_one_background_row() -> None:
     game, model, x = marginal(10, columns=10)
     found = lesson(game, x, recipe(coalitions=8, evaluations=50_000), thin=thinned(game))
     assert len(found.x) == 50_000 // 80
     assert model.calls == len(found.x) * 81
-    assert float(loss_of(found, additive_values(game, found.x[:]))) < 1e-5  # 40 pairs leave the ridge's trace
+    assert float(loss_of(found, additive_values(game, found.x[:]))) < 1e-5  # the ridge penalty has an effect
 
 
-def test_the_values_of_a_thinned_game_are_right_on_average() -> None:
-    """Without what background rows add, there is noise; the targets of a row repeated still have the right mean."""
+def test_targets_of_a_thinned_game_are_unbiased() -> None:
+    """Without background values the targets are noisy, but their mean over repeats of a row is correct."""
     game, _, x = marginal(10)
     found = lesson(
         game,
@@ -340,8 +340,8 @@ def test_the_values_of_a_thinned_game_are_right_on_average() -> None:
         assert abs(more) < 4 * 2 * (noise * float(step.square().mean()) / 600) ** 0.5
 
 
-def test_few_coalitions_of_a_thinned_game() -> None:
-    """The paper's loss, too, costs a row of the model for each coalition, and leaves an additive model no loss."""
+def test_coalition_loss_of_a_thinned_game() -> None:
+    """It costs one row of the model per coalition, and is zero for an additive model."""
     game, model, x = marginal(10, columns=8)
     found = lesson(game, x, recipe(coalitions=16, evaluations=6400), thin=thinned(game))
     assert len(found.x) == 6400 // 32
@@ -349,11 +349,11 @@ def test_few_coalitions_of_a_thinned_game() -> None:
     assert float(loss_of(found, additive_values(game, found.x[:]))) < 1e-9
 
 
-# -- lessons by few coalitions
+# -- training sets with few coalitions per row
 
 
-@pytest.mark.parametrize("evaluations", [3200, 20_000])  # 100 rows; more than enough rows for targets, but of few
-def test_where_evaluations_are_dear_the_loss_is_the_papers(
+@pytest.mark.parametrize("evaluations", [3200, 20_000])  # enough for 100 and for 625 of the 2000 rows
+def test_if_evaluations_are_expensive_the_loss_is_the_papers(
     evaluations: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     game = Moebius.random(10, terms=40, seed=1)
@@ -372,10 +372,10 @@ def test_where_evaluations_are_dear_the_loss_is_the_papers(
     )
     difference = alone.double() - expected
     assert abs(float(difference.mean())) < 4 * float(difference.std()) / len(difference) ** 0.5
-    assert torch.equal(loss_of(found, truth), loss_of(found, truth))  # they are kept, not drawn anew
+    assert torch.equal(loss_of(found, truth), loss_of(found, truth))  # coalitions are stored, not drawn again
 
 
-def test_the_papers_recipe_draws_fresh_coalitions() -> None:
+def test_a_recipe_without_targets_draws_fresh_coalitions() -> None:
     game = counting(6, outputs=3)
     x = game.rows(100)
     fresh = replace(QUICK, targets=None)
@@ -398,23 +398,23 @@ def test_the_papers_recipe_draws_fresh_coalitions() -> None:
 @pytest.mark.parametrize(
     ("run", "seconds", "most"),
     [(RUN, 2.0, 2000), (Run(0, clock=Clock(5.0)), 100.0, 2000), (Run(0, clock=Clock(0.0)), 100.0, 32)],
-    ids=["of the targets", "of the run", "none"],
+    ids=["time for targets", "time of the run", "no time"],
 )
-def test_no_more_is_evaluated_than_there_is_time_for(run: Run, seconds: float, most: int) -> None:
-    """At a thousand evaluations a second; of the run's time, most is for learning."""
+def test_the_time_limits_the_number_of_evaluations(run: Run, seconds: float, most: int) -> None:
+    """The game takes a thousand evaluations per second; most time of the run is reserved for training."""
     game = counting(10)
     found = lesson(game, game.rows(300), recipe(evaluations=10**6, seconds=seconds), run, pace=1e-3)
     assert game.calls <= most + 3 * len(found.x)  # null and grand
     assert len(found.x) >= 1
 
 
-def test_unlimited_seconds() -> None:
+def test_unlimited_seconds_do_not_limit_the_rows() -> None:
     game = counting(5)
     found = lesson(game, game.rows(50), recipe(seconds=float("inf"), rows=600), pace=0.0)
     assert len(found.x) == 600
 
 
-# -- blocks, threads, and unfinished work
+# -- blocks, threads and checkpoints
 
 
 def processors(count: int, process: int) -> set[int]:
@@ -434,7 +434,9 @@ def surrogate() -> tuple[Surrogate, Tensor]:
 
 
 @pytest.mark.parametrize("evaluations", [50_000, 5000], ids=["targets", "few coalitions"])
-def test_threads_do_not_change_a_lesson(evaluations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_does_not_change_the_training_set(
+    evaluations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     game, x = surrogate()
     monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 500)
     options = recipe(evaluations=evaluations, rows=600)
@@ -458,8 +460,8 @@ def test_threads_do_not_change_a_lesson(evaluations: int, monkeypatch: pytest.Mo
     assert threading.get_ident() not in threads[1]
 
 
-def test_more_threads_do_more_in_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand evaluations a second on each thread; 32 for a row."""
+def test_more_threads_evaluate_more_rows_in_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread takes a thousand evaluations per second; a row takes 32."""
     game, x = surrogate()
     rows = []
     for count in (1, 4):
@@ -468,7 +470,7 @@ def test_more_threads_do_more_in_the_same_time(monkeypatch: pytest.MonkeyPatch) 
     assert rows == [2000 // 32, 8000 // 32]
 
 
-def test_a_game_of_the_users_is_called_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_game_is_called_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 500)
     monkeypatch.setattr(os, "sched_getaffinity", partial(processors, 4), raising=False)
     game = counting(5)
@@ -477,7 +479,7 @@ def test_a_game_of_the_users_is_called_by_one_thread(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("evaluations", [50_000, 5000], ids=["targets", "few coalitions"])
-def test_an_interrupted_lesson_goes_on_where_it_was(
+def test_an_interrupted_training_set_resumes_from_the_checkpoint(
     evaluations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 500)
@@ -490,15 +492,15 @@ def test_an_interrupted_lesson_goes_on_where_it_was(
     with pytest.raises(KeyboardInterrupt):
         lesson(game, x, options, Run(0, Checkpoint(tmp_path)))
     game.calls, game.most = 0, spent
-    resumed = lesson(game, x, options, Run(0, Checkpoint(tmp_path)), pace=1.0)  # the plan is kept, too
-    assert game.calls <= spent // 2 + 1000  # the block that was broken off comes again
+    resumed = lesson(game, x, options, Run(0, Checkpoint(tmp_path)), pace=1.0)  # the plan is saved too
+    assert game.calls <= spent // 2 + 1000  # the interrupted block is evaluated again
     phi = torch.zeros(len(x), 6, 1) if len(whole.x) >= len(x) else torch.zeros(len(whole.x), 6, 1)
     assert torch.equal(resumed.x[:], whole.x[:])
     assert torch.equal(resumed.total, whole.total)
     assert torch.equal(loss_of(resumed, phi), loss_of(whole, phi))
 
 
-def test_a_thread_that_fails_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     game, x = surrogate()
     monkeypatch.setattr("fastshapley.fit.targets.BLOCK_CALLS", 500)
     monkeypatch.setattr(os, "sched_getaffinity", partial(processors, 4), raising=False)
@@ -511,8 +513,8 @@ def test_a_thread_that_fails_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
         lesson(game, x, recipe())
 
 
-def test_the_loss_of_kept_coalitions_is_that_of_the_objective() -> None:
-    """An additive game leaves no loss at its values, in the examination and in the lesson alike."""
+def test_the_loss_is_zero_at_the_values_of_an_additive_game() -> None:
+    """This holds for the validation set and for the training set."""
     game = Additive(8, outputs=2)
     x = game.rows(100)
     exam = prepare_validation(unthinned(game), x, recipe(), RUN)

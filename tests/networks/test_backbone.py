@@ -1,4 +1,4 @@
-"""Explainers that are made of the layers of a classifier."""
+"""Tests of explainer networks that are built from the layers of a classifier."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ pytestmark = pytest.mark.usefixtures("seeded")
         (segments(), ["layer3"]),
         (segments(np.reshape(players(4).owner, (SIZE, SIZE))), ["layer2", "layer3"]),
     ],
-    ids=["one", "2", "2 x 8", "4", "every pixel", "three segments", "16 segments"],
+    ids=["one player", "2", "2 x 8", "4", "every pixel", "three segments", "16 segments"],
 )
-def test_by_default_every_size_of_map_up_to_the_grids_is_read(partition: Partition, layers: list[str]) -> None:
+def test_by_default_the_maps_of_every_size_up_to_the_grid_are_used(partition: Partition, layers: list[str]) -> None:
     model = Classifier().eval()
     built = Backbone().build(model, partition, 5, X)
     assert built.config["backbone"] == layers
@@ -51,8 +51,8 @@ def test_by_default_every_size_of_map_up_to_the_grids_is_read(partition: Partiti
 
 
 @pytest.mark.parametrize("layers", ["layer2.0", ["layer3"], ("layer1", "layer2.1.norm"), ["layer3", "layer1"]])
-def test_the_values_are_of_the_maps_at_the_named_layers(layers: str | Sequence[str]) -> None:
-    """Each brought to an output's map by a 1x1 convolution, to the players, and added up."""
+def test_values_are_computed_from_the_maps_of_the_named_layers(layers: str | Sequence[str]) -> None:
+    """Each map goes through a 1x1 convolution and is averaged per player; the results are added."""
     model = Classifier().eval()
     partition = players(4)
     built = Backbone(layers).build(model, partition, 2, X).eval()
@@ -69,7 +69,7 @@ def test_the_values_are_of_the_maps_at_the_named_layers(layers: str | Sequence[s
 
 @pytest.mark.parametrize("grid", [1, 2, 4])
 def test_the_head_starts_as_the_class_activation_map(grid: int) -> None:
-    """The classifier's weights at each place, relative to the mean class, a player's share each."""
+    """It applies the classifier weights, relative to the mean class, and divides by the number of players."""
     model = Classifier().eval()
     partition = players(grid)
     built = Backbone().build(model, partition, 5, X).eval()
@@ -79,14 +79,14 @@ def test_the_head_starts_as_the_class_activation_map(grid: int) -> None:
     torch.testing.assert_close(by_player(built(X), grid**2), by_hand)
 
 
-def test_the_map_of_several_layers_starts_as_that_of_the_coarsest_wherever_it_is_named() -> None:
+def test_with_several_layers_the_initial_values_are_those_of_the_coarsest() -> None:
     model = Classifier().eval()
     alone = Backbone("layer3").build(model, players(4), 5, X).eval()
     both = Backbone(["layer3", "layer1"]).build(model, players(4), 5, X).eval()
     torch.testing.assert_close(alone(X), both(X))
 
 
-def test_a_frozen_model_is_trained_in_the_copy_and_stays_as_it_was() -> None:
+def test_a_frozen_model_is_copied_for_training_and_does_not_change() -> None:
     model = Classifier().requires_grad_(False)
     model.layer2.eval()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -108,8 +108,8 @@ def test_a_frozen_model_is_trained_in_the_copy_and_stays_as_it_was() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_building_learns_nothing_from_the_images_it_is_tried_on() -> None:
-    """Batch norms keep their running means, in the model and in the copy."""
+def test_building_does_not_change_batch_norm_statistics() -> None:
+    """This holds for the model and for the copy."""
     model = Classifier().train()
     built = Backbone().build(model, players(4), 5, X)
     assert built.training
@@ -118,7 +118,7 @@ def test_building_learns_nothing_from_the_images_it_is_tried_on() -> None:
         assert name.rpartition(".")[2] != "num_batches_tracked" or buffer == 0
 
 
-def test_what_comes_after_the_last_layer_is_not_run_and_not_trained() -> None:
+def test_layers_after_the_last_named_layer_are_not_run_or_trained() -> None:
     built = Backbone(["layer1", "layer2.0"]).build(Classifier(), players(4), 5, X)
     calls = dict.fromkeys(("conv", "layer1", "layer2.0", "layer2.1", "layer3", "pool", "fc"), 0)
 
@@ -141,14 +141,14 @@ def test_what_comes_after_the_last_layer_is_not_run_and_not_trained() -> None:
         assert (parameter.grad is None) == (name in after)
 
 
-def test_gradients_reach_all_that_is_run() -> None:
+def test_gradients_reach_every_layer_that_is_run() -> None:
     built = Backbone().build(Classifier(), players(8), 5, X)
     awaken(built)
     assert dead(built, X) == ["cut.network.fc.weight", "cut.network.fc.bias"]
 
 
-def test_what_a_place_adds_depends_on_its_own_detail_and_on_the_whole() -> None:
-    """Of two images that differ in one corner, every player's value differs, and those in the corner the most."""
+def test_the_value_of_a_player_depends_on_its_pixels_and_on_the_whole_image() -> None:
+    """A change in one corner changes the values of all players, and those in the corner the most."""
     built = Backbone(["layer1", "layer2", "layer3"], width=8).build(Classifier(), players(8), 5, X).eval()
     awaken(built)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_what_a_place_adds_depends_on_its_own_detail_and_on_the_whole() -> None:
     assert moved[:2, :2].mean() > 2 * moved[4:, 4:].mean()
 
 
-def test_another_network_lends_its_layers() -> None:
+def test_the_layers_of_another_network_can_be_used() -> None:
     other = Classifier(outputs=7, seed=1).eval()
     built = Backbone("layer3", network=other).build(lambda x: x, players(2), 3, X).eval()
     torch.testing.assert_close(built.cut(X)[0], other.maps(X)["layer3"])
@@ -197,7 +197,7 @@ def test_a_backbone_that_cannot_be_built_is_refused(backbone: Backbone, model: A
 
 
 class OneRelu(nn.Module):
-    """As many are written: one module without weights, used after every layer."""
+    """A common pattern: one ReLU module is used after every layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,8 +209,8 @@ class OneRelu(nn.Module):
 
 
 @pytest.mark.parametrize("grid", [2, 8])
-def test_a_layer_that_is_used_twice_is_read_where_it_was_chosen(grid: int) -> None:
-    """By default the coarsest maps are read, of 4 x 4, and on a grid of 8 x 8 those of 8 x 8 too."""
+def test_a_layer_that_is_called_twice_gives_the_map_that_was_chosen(grid: int) -> None:
+    """By default the coarsest maps (4 x 4) are used, and for a grid of 8 x 8 also the maps of 8 x 8."""
     built = Backbone().build(OneRelu(), players(grid), 5, X)
     sizes = [tuple(made.shape[1:]) for made in built.cut(X)]
     assert sizes == ([(4, 8, 8)] if grid == 8 else []) + [(6, 4, 4)]
@@ -223,13 +223,13 @@ def test_a_layer_that_the_network_does_not_run_is_refused() -> None:
         Backbone("auxiliary").build(model, players(4), 5, X)
 
 
-def test_the_head_of_a_single_output_starts_as_the_class_activation_map_too() -> None:
+def test_the_head_of_a_single_output_does_not_start_at_zero() -> None:
     built = Backbone("layer3").build(Classifier(1), players(2), 1, X)
     weight = built.heads[0].weight
     assert isinstance(weight, Tensor)
     assert weight.any()
 
 
-def test_layers_without_weights() -> None:
+def test_a_network_without_weights_can_be_a_backbone() -> None:
     model = nn.Sequential(nn.AvgPool2d(2), nn.Flatten())
     assert Backbone("0").build(model, players(4), 2, X)(X).shape == (len(X), 32)

@@ -1,4 +1,4 @@
-"""The registry of builders of networks."""
+"""Tests of the registry of network builders."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_every_kind_of_data_has_a_builder() -> None:
     assert BUILDERS.keys() == SCHEMAS.keys()
 
 
-def test_the_schema_chooses_the_builder() -> None:
+def test_the_schema_determines_the_builder() -> None:
     assert isinstance(builder_for(TableSchema.of(np.zeros((2, 3)))), TableBuilder)
     assert isinstance(builder_for(ImageSchema.of(np.zeros((2, 1, 4, 4)))), ImageBuilder)

@@ -1,4 +1,4 @@
-"""Networks of explainers."""
+"""Tests of explainer networks."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def explainer(
     return ExplainerNetwork(encoder, Fixed(torch.tensor(outputs)), 2, classes, kind)
 
 
-def test_free_outputs_are_the_bodys(encoder: TableEncoder) -> None:
+def test_free_classes_are_the_outputs_of_the_body(encoder: TableEncoder) -> None:
     network = explainer(encoder, [1.0, 2.0, 3.0, 4.0], "free", 2)
     assert network(ROWS).tolist() == [[[1, 2], [3, 4]]] * 3
     network.scale.copy_(torch.tensor([10.0, 1.0]))
     assert network(ROWS[:1]).tolist() == [[[10, 2], [30, 4]]]
 
 
-def test_two_mirrored_classes_need_one_output_a_player(encoder: TableEncoder) -> None:
+def test_two_mirrored_classes_need_one_output_per_player(encoder: TableEncoder) -> None:
     assert ExplainerNetwork.body_outputs(2, 2, "mirror") == 2
     assert explainer(encoder, [1.0, -2.0], "mirror", 2)(ROWS[:1]).tolist() == [[[-1, 1], [2, -2]]]
 
@@ -50,7 +50,7 @@ def test_zero_sum_classes_sum_to_zero(encoder: TableEncoder) -> None:
 
 
 @pytest.mark.parametrize("kind", ["free", "mirror"])
-def test_a_body_of_the_wrong_shape_is_reported(
+def test_a_body_of_the_wrong_shape_is_refused(
     encoder: TableEncoder, kind: Literal["free", "mirror", "zero-sum"]
 ) -> None:
     expected = ExplainerNetwork.body_outputs(2, 2, kind)

@@ -1,4 +1,4 @@
-"""How the networks for images are built."""
+"""Tests of building networks for images."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def plan(given: Any, model: Any) -> ExplainerPlan:
         (UNet(4), classifier, UNetMaps),
         (nn.Conv2d(1, 2, 3), classifier, MapsOf),
     ],
-    ids=["backbone", "no module", "unet", "own"],
+    ids=["backbone", "model is not a module", "unet", "custom module"],
 )
-def test_an_explainer_network_is_built_again_from_its_configuration(given: Any, model: Any, body: type) -> None:
+def test_an_explainer_network_is_rebuilt_from_its_configuration(given: Any, model: Any, body: type) -> None:
     model = model()
     network = ImageBuilder().explainer(X, plan(given, model))
     assert type(network.body) is body
@@ -58,15 +58,15 @@ def test_an_explainer_network_is_built_again_from_its_configuration(given: Any, 
 @pytest.mark.parametrize(
     ("given", "message"),
     [(None, "pass the model as model="), (nn.Conv2d(1, 2, 3), "pass it as network=")],
-    ids=["backbone", "own"],
+    ids=["backbone", "custom module"],
 )
-def test_layers_of_the_users_must_be_passed_again(given: Any, message: str) -> None:
+def test_user_layers_must_be_passed_again(given: Any, message: str) -> None:
     network = ImageBuilder().explainer(X, plan(given, classifier()))
     with pytest.raises(FileFormatError, match=message):
         ImageBuilder().saved_explainer(SavedNetwork(network.config, SCHEMA, PLAYERS))
 
 
-def test_another_model_than_the_one_in_the_file_is_refused() -> None:
+def test_a_model_that_differs_from_the_one_in_the_file_is_refused() -> None:
     network = ImageBuilder().explainer(X, plan(Backbone(["0"]), classifier()))
     with pytest.raises(FileFormatError, match="not the one that the file has weights of"):
         ImageBuilder().saved_explainer(SavedNetwork(network.config, SCHEMA, PLAYERS, None, nn.Flatten()))

@@ -1,4 +1,4 @@
-"""What the builders of networks have in common."""
+"""Tests of the common behaviour of network builders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAN = ExplainerPlan(SCHEMA, Features().bind(SCHEMA.names), 3, 2, QUICK)
 
 
 class Given(TableBuilder):
-    """Builds a network with a body that is given."""
+    """A builder that uses the given body."""
 
     def __init__(self, body: nn.Module) -> None:
         self.body = body
@@ -48,7 +48,7 @@ def test_a_network_has_the_players_outputs_and_classes_of_the_plan() -> None:
     ],
     ids=["raises", "too few values"],
 )
-def test_a_body_that_does_not_fit_is_refused_when_it_is_built(body: nn.Module, message: str) -> None:
+def test_a_body_that_does_not_fit_is_refused_at_build_time(body: nn.Module, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Given(body).explainer(torch.zeros(5, 3), PLAN)
 
@@ -58,7 +58,7 @@ def test_mirrored_classes_need_one_value_per_player() -> None:
     assert ExplainerPlan(SCHEMA, PLAN.partition, 3, 2, QUICK, "mirror").body_outputs == 3
 
 
-def test_a_network_that_a_file_does_not_hold_is_copied() -> None:
+def test_a_network_that_is_passed_for_a_file_is_copied() -> None:
     given = nn.Linear(2, 2)
     copy = copy_of_given(given, "network")
     assert copy is not given

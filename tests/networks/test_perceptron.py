@@ -1,4 +1,4 @@
-"""Perceptrons."""
+"""Tests of perceptrons."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def by_hand(network: PlayerPerceptron, owner: list[int], inputs: Tensor) -> NDAr
 @pytest.mark.parametrize("owner", OWNERS.values(), ids=list(OWNERS))
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize(("layers", "activation"), [(2, "silu"), (1, "relu"), (0, "elu")])
-def test_a_player_perceptron_is_its_formula(
+def test_a_player_perceptron_computes_its_formula(
     owner: list[int], outputs: int, layers: int, activation: Activation
 ) -> None:
     network = player_perceptron(owner, outputs, layers=layers, activation=activation)
@@ -70,7 +70,7 @@ def test_a_player_perceptron_is_its_formula(
 @pytest.mark.parametrize("owner", OWNERS.values(), ids=list(OWNERS))
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_own_units_see_only_the_inputs_of_one_player(owner: list[int], outputs: int) -> None:
-    """With hidden layers that do not look at the row, each input moves the values of its own player only."""
+    """If the hidden layers ignore the row, each input changes only the values of its own player."""
     network = player_perceptron(owner, outputs)
     for layer in network.hidden:
         if isinstance(layer, nn.Linear):
@@ -95,32 +95,32 @@ def test_hidden_layers_see_the_whole_row(owner: list[int]) -> None:
         assert (slope != 0).all()
 
 
-def test_without_own_units_a_player_perceptron_is_its_hidden_layers() -> None:
+def test_a_player_perceptron_without_own_units_is_its_hidden_layers() -> None:
     network = player_perceptron([0, 1, 1], units=0)
     inputs = normal(4, 3)
     torch.testing.assert_close(network(inputs), network.hidden(inputs))
 
 
-def test_all_of_a_player_perceptron_learns() -> None:
+def test_every_parameter_of_a_player_perceptron_gets_a_gradient() -> None:
     network = player_perceptron([0, 1, 1, 0, 2], outputs=2)
     network(normal(50, 5)).square().sum().backward()
     assert all(p.grad is not None and (p.grad != 0).any() for p in network.parameters())
 
 
 @pytest.mark.parametrize("inputs", [1, 4, 16])
-def test_own_units_start_alike_however_many_inputs_a_player_has(inputs: int) -> None:
-    """Standard inputs move a unit by one, on average: within 4 standard errors of 2000 players."""
+def test_initial_own_units_have_unit_variance_for_any_number_of_inputs(inputs: int) -> None:
+    """For standardised inputs, the mean variance over 2000 players is 1 within 4 standard errors."""
     torch.manual_seed(0)
     network = PlayerPerceptron(torch.arange(2000).repeat_interleave(inputs).tolist(), 1, 4, 0, 1, "relu")
     weight = network.weight.detach()
     squares = weight[0].unflatten(0, (2000, inputs)).square().sum(1)  # the variance of a unit over rows
     assert abs(float(squares.mean()) - 1) <= 1e-6 + 4 * float(squares.std()) / 2000**0.5
-    assert torch.equal(weight[1::2], -weight[::2])  # in mirrored pairs
+    assert torch.equal(weight[1::2], -weight[::2])  # units come in mirrored pairs
     assert network.bias[:, 0].tolist() == [0, 0, -1, -1]
 
 
 @pytest.mark.parametrize("owner", OWNERS.values(), ids=list(OWNERS))
-def test_a_player_perceptron_comes_back_from_its_configuration_and_state(owner: list[int]) -> None:
+def test_a_player_perceptron_is_restored_from_its_configuration_and_state(owner: list[int]) -> None:
     network = player_perceptron(owner, outputs=2)
     again = PlayerPerceptron(**json.loads(json.dumps(network.config))).double()
     again.load_state_dict(network.state_dict())
@@ -129,15 +129,17 @@ def test_a_player_perceptron_comes_back_from_its_configuration_and_state(owner: 
     assert torch.equal(again(inputs), network(inputs))
 
 
-def test_the_names_of_the_weights_stay() -> None:
-    """Files hold them."""
+def test_the_names_of_the_weights_do_not_change() -> None:
+    """Saved files contain these names."""
     hidden = [f"hidden.{number}.{what}" for number in (0, 2, 4) for what in ("weight", "bias")]
     assert sorted(player_perceptron([0, 1, 1]).state_dict()) == sorted(["weight", "bias", *hidden])
 
 
-@pytest.mark.parametrize("owner", [[0, 1, 2], [0, 1, 1, 0, 2, 1]], ids=["one to one", "several inputs a player"])
+@pytest.mark.parametrize(
+    "owner", [[0, 1, 2], [0, 1, 1, 0, 2, 1]], ids=["one input per player", "several inputs per player"]
+)
 def test_a_player_perceptron_can_be_exported(owner: list[int]) -> None:
-    """For any number of rows."""
+    """The exported program takes any number of rows."""
     network = player_perceptron(owner, outputs=2).eval()
     rows = torch.export.Dim("rows", min=2)
     program = torch.export.export(network, (normal(4, len(owner)),), dynamic_shapes=({0: rows},))

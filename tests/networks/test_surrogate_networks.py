@@ -1,4 +1,4 @@
-"""Networks of surrogates for tables."""
+"""Tests of surrogate networks for tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ encoder = pytest.fixture(fitted_encoder)
 
 @pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4], [0, 1, 1, 0, 2]], ids=["columns", "groups"])
 @pytest.mark.parametrize("replacement", [nan, 1.0, 0.0, 1e300])
-def test_a_masked_network_is_blind_to_what_is_hidden(
+def test_a_masked_network_ignores_hidden_columns(
     encoder: TableEncoder, owner: list[int], replacement: float
 ) -> None:
     players = max(owner) + 1
@@ -25,19 +25,19 @@ def test_a_masked_network_is_blind_to_what_is_hidden(
     assert before.shape == (3, 2**players, 2)
     for column, player in enumerate(owner):
         if CATEGORIES[column] and replacement > 1:
-            continue  # no such code
+            continue  # not a valid category code
         changed = ROWS.clone()
         changed[:, column] = replacement
         after = network(changed, s)
         assert torch.equal(after[:, ~every[:, player]], before[:, ~every[:, player]])
         shown = ~torch.isclose(ROWS[:, column], changed[:, column], equal_nan=True)
-        if column != 1:  # a constant column may well not matter
+        if column != 1:  # a constant column need not matter
             assert (after[shown][:, every[:, player]] != before[shown][:, every[:, player]]).any() == shown.any()
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
 @pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4], [0, 1, 1, 0, 2]], ids=["columns", "groups"])
-def test_many_coalitions_at_once_are_worth_as_much_as_one_by_one(
+def test_many_coalitions_at_once_give_the_same_values_as_one_by_one(
     encoder: TableEncoder, owner: list[int], layers: int
 ) -> None:
     players = max(owner) + 1
@@ -49,7 +49,7 @@ def test_many_coalitions_at_once_are_worth_as_much_as_one_by_one(
     torch.testing.assert_close(together, alone)
 
 
-def test_a_masked_network_of_numbers_sees_inputs_and_coalition() -> None:
+def test_the_body_gets_the_masked_inputs_and_the_coalition() -> None:
     x = torch.tensor([[1.0, 2.0], [3.0, 6.0]], dtype=torch.float64)
     network = MaskedNetwork(TableEncoder.fitted(x, [0, 0]), [0, 1], nn.Identity())
     s = torch.tensor([[[True, False]], [[True, True]]])

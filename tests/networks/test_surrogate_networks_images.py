@@ -1,4 +1,4 @@
-"""Networks of surrogates for images."""
+"""Tests of surrogate networks for images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastshapley.networks.surrogate_networks import MaskedImages
 pytestmark = pytest.mark.usefixtures("seeded")
 
 
-def test_a_body_sees_images_with_the_fill_where_players_are_hidden() -> None:
+def test_the_body_gets_images_with_hidden_players_filled() -> None:
     partition = Superpixels(grid=2, fill=(1.0, 2.0, 3.0)).bind_image((3, SIZE, SIZE))
     network = MaskedImages(nn.Flatten(), partition, None)
     s = torch.rand(len(X), 5, 4, generator=torch.Generator().manual_seed(0)) < 0.5
@@ -30,7 +30,7 @@ def test_a_body_sees_images_with_the_fill_where_players_are_hidden() -> None:
 
 
 @pytest.mark.parametrize("outputs", [2, 5])
-def test_the_logarithms_of_probabilities_give_back_the_models_own(outputs: int) -> None:
+def test_softmax_of_the_raw_outputs_gives_the_probabilities_of_the_model(outputs: int) -> None:
     model = nn.Sequential(Classifier(outputs), nn.Softmax(1)).eval()
     everyone = torch.ones(len(X), 1, 16, dtype=torch.bool)
     raw = MaskedImages(model, players(4), "log")(X, everyone)
@@ -38,7 +38,7 @@ def test_the_logarithms_of_probabilities_give_back_the_models_own(outputs: int) 
 
 
 @pytest.mark.parametrize("shape", ["(n, 1)", "(n, 3)", "(n,)"])
-def test_the_log_odds_of_probabilities_give_back_the_models_own(shape: str) -> None:
+def test_sigmoid_of_the_raw_outputs_gives_the_probabilities_of_the_model(shape: str) -> None:
     last = nn.Flatten(0) if shape == "(n,)" else nn.Identity()
     model = nn.Sequential(Classifier(3 if shape == "(n, 3)" else 1), nn.Sigmoid(), last).eval()
     everyone = torch.ones(len(X), 1, 16, dtype=torch.bool)
@@ -46,7 +46,7 @@ def test_the_log_odds_of_probabilities_give_back_the_models_own(shape: str) -> N
     torch.testing.assert_close(raw[:, 0].sigmoid(), model(X).reshape(len(X), -1))
 
 
-def test_certain_probabilities_have_finite_logits_and_gradients() -> None:
+def test_probabilities_of_0_and_1_have_finite_logits_and_gradients() -> None:
     class Certain(nn.Module):
         def __init__(self) -> None:
             super().__init__()

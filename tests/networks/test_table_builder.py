@@ -1,4 +1,4 @@
-"""How the networks for tables are built."""
+"""Tests of building networks for tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastshapley.players import Partition, Superpixels
 
 
 def body_of(own_units: int, owner: list[int], players: int, outputs: int = 1) -> nn.Module:
-    """Return the body that a recipe gives a network for the rows, where all columns are numbers."""
+    """Return the body of a network that a recipe builds for rows of numbers."""
     return TableBuilder().explainer(ROWS, plan(owner, players, outputs, own_units=own_units)).body
 
 
@@ -38,10 +38,10 @@ def test_a_recipe_without_own_units_makes_a_plain_perceptron() -> None:
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_a_recipe_with_own_units_gives_each_input_the_player_of_its_column(outputs: int) -> None:
-    """A column with gaps has two inputs: the number, and the flag after all numbers."""
+    """A column with gaps has two inputs: the number, and a flag that comes after all numbers."""
     body = body_of(4, [0, 1, 1, 2, 0], 3, outputs)
     assert isinstance(body, PlayerPerceptron)
-    assert body.config["owner"] == [0, 1, 1, 2, 0, 1, 2]  # the third and the fourth column have gaps
+    assert body.config["owner"] == [0, 1, 1, 2, 0, 1, 2]  # the third and fourth columns have gaps
     assert (body.config["units"], body.config["outputs"]) == (4, outputs)
 
 
@@ -64,13 +64,13 @@ def test_images_are_refused() -> None:
 
 
 def test_a_module_that_does_not_take_the_inputs_is_refused() -> None:
-    expected = r"network must be a module from \(b, 7\) to \(b, 5\)"  # five numbers and two flags of gaps
+    expected = r"network must be a module from \(b, 7\) to \(b, 5\)"  # five numbers and two gap flags
     with pytest.raises(InputError, match=expected):
         TableBuilder().explainer(ROWS, plan([0, 1, 2, 3, 4], 5, given=nn.Linear(3, 5)))
 
 
 @pytest.mark.parametrize("own_units", [0, 3])
-def test_an_explainer_network_is_built_again_from_its_configuration(own_units: int) -> None:
+def test_an_explainer_network_is_rebuilt_from_its_configuration(own_units: int) -> None:
     made = plan([0, 1, 1, 2, 0], 3, 2, own_units)
     network = TableBuilder().explainer(ROWS, made)
     again = TableBuilder().saved_explainer(SavedNetwork(network.config, made.schema, made.partition))
@@ -78,7 +78,7 @@ def test_an_explainer_network_is_built_again_from_its_configuration(own_units: i
     assert torch.equal(again.eval()(ROWS), network(ROWS))
 
 
-def test_a_surrogate_network_is_built_again_from_its_configuration() -> None:
+def test_a_surrogate_network_is_rebuilt_from_its_configuration() -> None:
     made = plan([0, 1, 1, 2, 0], 3)
     layers = QUICK.surrogate_layers
     network = TableBuilder().surrogate(ROWS, SurrogatePlan(made.schema, made.partition, 2, QUICK, layers))
@@ -87,7 +87,7 @@ def test_a_surrogate_network_is_built_again_from_its_configuration() -> None:
     assert torch.equal(again.known(ROWS), network.known(ROWS))
 
 
-def test_a_module_of_the_users_must_be_passed_again() -> None:
+def test_a_custom_module_must_be_passed_again() -> None:
     made = plan([0, 1, 2, 3, 4], 5, given=nn.Linear(7, 5))
     network = TableBuilder().explainer(ROWS, made)
     with pytest.raises(FileFormatError, match="pass it as network="):

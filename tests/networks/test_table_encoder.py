@@ -1,4 +1,4 @@
-"""The encoding of the columns."""
+"""Tests of the table encoder, which encodes columns as network inputs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def inputs_of(encoder: TableEncoder, column: int) -> list[int]:
     return [j for j, owner in enumerate(encoder.columns) if owner == column]
 
 
-def test_inputs_are_float32_and_owned_by_their_columns(encoder: TableEncoder) -> None:
+def test_inputs_are_float32_and_each_depends_on_its_column_only(encoder: TableEncoder) -> None:
     encoded = encoder(ROWS)
     assert encoded.dtype == torch.float32
     assert encoded.shape == (3, len(encoder.columns))
-    assert [len(inputs_of(encoder, j)) for j in range(5)] == [1, 1, 3, 2, 3]  # 3 is the largest category
+    assert [len(inputs_of(encoder, j)) for j in range(5)] == [1, 1, 3, 2, 3]  # the largest column has 3 categories
     for column in range(5):
         changed = ROWS.clone()
         changed[0, column] = 0.0 if column == 4 else 1.5 if column != 2 else 1.0
@@ -37,28 +37,28 @@ def test_numbers_are_standardised(encoder: TableEncoder) -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 7.0, 0.1, -1e9])
-def test_a_constant_column_is_zero_and_a_new_value_finite(value: float) -> None:
+def test_a_constant_column_is_encoded_as_zero_and_new_values_are_finite(value: float) -> None:
     x = torch.full((1000, 1), value, dtype=torch.float64)
     encoder = TableEncoder.fitted(x, [0])
     torch.testing.assert_close(encoder(x), torch.zeros(1000, 1), atol=1e-5, rtol=0)
     torch.testing.assert_close(encoder(x[:1] + 1), torch.ones(1, 1))
 
 
-def test_small_differences_of_large_numbers_survive() -> None:
-    """What float32 could not hold is subtracted in float64."""
+def test_small_differences_between_large_numbers_are_kept() -> None:
+    """The mean is subtracted in float64, because float32 cannot represent the differences."""
     x = 1.7e9 + torch.arange(4, dtype=torch.float64)[:, None] * 10
     encoded = TableEncoder.fitted(x, [0])(x)
     torch.testing.assert_close(encoded.diff(dim=0), encoded[1:2] - encoded[:1] + torch.zeros(3, 1))
 
 
-def test_a_gap_is_the_mean_and_a_flag(encoder: TableEncoder) -> None:
+def test_a_gap_is_encoded_as_the_mean_and_a_flag(encoder: TableEncoder) -> None:
     number, flag = inputs_of(encoder, 3)
     encoded = encoder(ROWS)
     torch.testing.assert_close(encoded[:, number], torch.tensor([-1.0, 0.0, 1.0]))
     assert encoded[:, flag].tolist() == [0, 1, 0]
 
 
-def test_a_column_of_gaps_and_an_unforeseen_gap_are_finite(encoder: TableEncoder) -> None:
+def test_a_column_of_gaps_and_a_new_gap_are_finite(encoder: TableEncoder) -> None:
     empty = torch.full((3, 1), nan, dtype=torch.float64)
     assert TableEncoder.fitted(empty, [0])(empty).tolist() == [[0, 1]] * 3
     gap = ROWS.clone()
@@ -66,7 +66,7 @@ def test_a_column_of_gaps_and_an_unforeseen_gap_are_finite(encoder: TableEncoder
     assert encoder(gap)[0, inputs_of(encoder, 0)].tolist() == [0]
 
 
-def test_categories_have_vectors_of_their_own_and_a_gap_none(encoder: TableEncoder) -> None:
+def test_each_category_has_its_own_vector_and_a_gap_is_zero(encoder: TableEncoder) -> None:
     rows = ROWS[:1].repeat(4, 1)
     rows[:, 2] = torch.tensor([0, 1, 2, nan])
     first = encoder(rows)[:, inputs_of(encoder, 2)]
@@ -76,7 +76,7 @@ def test_categories_have_vectors_of_their_own_and_a_gap_none(encoder: TableEncod
     assert len(torch.cat([first, second]).unique(dim=0)) == 6  # no two columns share a vector
 
 
-def test_training_leaves_the_gaps_vector_at_zero(encoder: TableEncoder) -> None:
+def test_training_keeps_the_vector_of_a_gap_at_zero(encoder: TableEncoder) -> None:
     optimizer = torch.optim.SGD(encoder.parameters(), lr=1.0)
     encoder(ROWS).sum().backward()
     optimizer.step()
@@ -84,19 +84,19 @@ def test_training_leaves_the_gaps_vector_at_zero(encoder: TableEncoder) -> None:
     assert encoder(ROWS)[0, inputs_of(encoder, 2)].any()
 
 
-def test_an_encoder_comes_back_from_its_configuration_and_state(encoder: TableEncoder) -> None:
+def test_an_encoder_is_restored_from_its_configuration_and_state(encoder: TableEncoder) -> None:
     again = TableEncoder(**encoder.config)
     again.load_state_dict(encoder.state_dict())
     assert torch.equal(again(ROWS), encoder(ROWS))
 
 
 def tailed(values: Tensor, tails: float | None) -> Tensor:
-    """What standardised numbers become."""
+    """Encode standardised numbers with the given tails."""
     return TableEncoder([0], [False], tails=tails)(values.double()[:, None])[:, 0]
 
 
 @pytest.mark.parametrize("tails", [0.5, 1.0, 3.0])
-def test_tails_are_the_identity_within_and_a_logarithm_beyond(tails: float) -> None:
+def test_tails_are_the_identity_inside_and_logarithmic_outside(tails: float) -> None:
     inside = torch.linspace(-tails, tails, 101)
     torch.testing.assert_close(tailed(inside, tails), inside)
     beyond = tails * torch.logspace(0, 12, 50, dtype=torch.float64)
@@ -110,11 +110,11 @@ def test_tails_are_monotone_continuous_and_odd(tails: float) -> None:
     result = tailed(values, tails)
     assert (result.diff() > 0).all()
     step = float(values.diff()[0])
-    assert result.diff().max() <= step * (1 + 1e-3)  # no steeper than the identity, hence no jump
+    assert result.diff().max() <= step * (1 + 1e-3)  # not steeper than the identity, so there is no jump
     torch.testing.assert_close(tailed(-values, tails), -result)
     around = tails * (1 + torch.tensor([-1e-4, 0.0, 1e-4]))
     slopes = tailed(around, tails).diff() / around.diff()
-    torch.testing.assert_close(slopes, torch.ones(2), atol=1e-2, rtol=0)  # smooth where they meet
+    torch.testing.assert_close(slopes, torch.ones(2), atol=1e-2, rtol=0)  # the slope is continuous at the boundary
 
 
 def test_tails_change_only_numbers_and_are_off_by_default() -> None:
@@ -124,7 +124,7 @@ def test_tails_change_only_numbers_and_are_off_by_default() -> None:
     plain = TableEncoder.fitted(ROWS, CATEGORIES)
     torch.manual_seed(0)
     tails = TableEncoder.fitted(ROWS, CATEGORIES, 3.0)
-    assert torch.equal(plain(ROWS), tails(ROWS))  # nothing is far from the mean
+    assert torch.equal(plain(ROWS), tails(ROWS))  # no value is far from the mean
     changed = (plain(rows) != tails(rows)).nonzero().tolist()
     assert changed == [[0, inputs_of(plain, 0)[0]]]
     assert tails(rows)[0, inputs_of(tails, 0)[0]] < 100
@@ -141,7 +141,7 @@ def test_extreme_numbers_and_gaps_stay_finite_with_tails() -> None:
 
 
 @pytest.mark.parametrize("tails", [None, 2.5])
-def test_tails_come_back_from_the_configuration(tails: float | None) -> None:
+def test_tails_are_restored_from_the_configuration(tails: float | None) -> None:
     encoder = TableEncoder.fitted(ROWS, CATEGORIES, tails)
     again = TableEncoder(**json.loads(json.dumps(encoder.config)))
     again.load_state_dict(encoder.state_dict())

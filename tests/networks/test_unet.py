@@ -1,4 +1,4 @@
-"""U-Nets."""
+"""Tests of U-Nets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_unet_gives_each_player_a_value_and_every_parameter_a_gradient(
 @pytest.mark.parametrize(
     "partition", [segments(), segments(np.arange(64).reshape(8, 8)), segments(np.zeros((8, 8), int))]
 )
-def test_a_unet_takes_segments(partition: Partition) -> None:
+def test_a_unet_accepts_segments(partition: Partition) -> None:
     network = UNet().build(None, partition, 2, X)
     assert network(X).shape == (len(X), 2 * len(partition))
     assert dead(network, X) == []

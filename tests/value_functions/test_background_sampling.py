@@ -1,4 +1,4 @@
-"""A marginal game at a fraction of its cost: unbiased, with little noise, and without double work."""
+"""Tests of SampledBackground: an unbiased estimate of a marginal game from a few background rows."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def positive(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def repeats(game: SampledBackground, x: Tensor, count: int) -> Tensor:
-    """All coalitions of one row, evaluated anew again and again: (count, coalitions, outputs)."""
+    """Evaluate all coalitions of one row ``count`` times: (count, coalitions, outputs)."""
     return evaluate(game, x.expand(count, -1), every(game, count))
 
 
 def spread(game: Marginal, x: Tensor, added: Tensor | None) -> Tensor:
-    """The variance over background rows of what is averaged, for all coalitions of one row, by a plain loop."""
+    """The variance over background rows of the averaged outputs, for all coalitions of one row."""
     s = every(game, 1)[0]
     found = []
     for coalition in s:
@@ -79,13 +79,13 @@ def test_a_thinned_game_is_an_unbiased_estimate_of_the_game(players: Groups | No
     drawn = repeats(thinned, x, 4000)
     error = drawn.mean(0) - evaluate(game, x, every(game, 1))[0]
     assert (error.abs() <= 4.5 * drawn.std(0) / 4000**0.5 + 1e-9).all()
-    assert (drawn.std(0)[:-1, 1] > 0).all()  # the last coalition hides nothing, and the others do
+    assert (drawn.std(0)[:-1, 1] > 0).all()  # only the last coalition hides nothing
 
 
 @pytest.mark.parametrize("kind", ["none", "right", "wrong"])
 @pytest.mark.parametrize("rows", [1, 4])
-def test_the_noise_is_the_spread_over_background_rows(kind: str, rows: int) -> None:
-    """Divided by how many are drawn. Of 4000 draws, a variance has a relative error of a few per cent."""
+def test_the_noise_is_the_variance_over_background_rows_per_drawn_row(kind: str, rows: int) -> None:
+    """From 4000 draws, a variance is known to a few per cent."""
     game = game_of(curved)
     added = added_of(game, kind)
     x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
@@ -96,7 +96,7 @@ def test_the_noise_is_the_spread_over_background_rows(kind: str, rows: int) -> N
     assert ((centred.square().mean(0) - expected).abs() <= 4.5 * error + 1e-9).all()
 
 
-def test_the_whole_row_is_free_of_noise() -> None:
+def test_the_full_coalition_has_no_noise() -> None:
     game = game_of(curved)
     thinned = SampledBackground(game, 1, generator(), added_of(game, "wrong"))
     x = task(curved).x[:7]
@@ -108,15 +108,15 @@ def test_the_whole_row_is_free_of_noise() -> None:
 
 @pytest.mark.parametrize("players", [None, GROUPS], ids=["columns", "groups"])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_an_additive_model_leaves_no_noise(players: Groups | None, rows: int) -> None:
+def test_an_additive_model_has_no_noise(players: Groups | None, rows: int) -> None:
     game = game_of(additive, players)
     thinned = SampledBackground(game, rows, generator(), added_of(game, "right"))
     x = task(additive).x[:20]
     torch.testing.assert_close(thinned(x, every(game, 20)), game(x, every(game, 20)), atol=1e-10, rtol=1e-10)
 
 
-def test_a_small_interaction_leaves_only_its_own_noise() -> None:
-    """The additive part cancels exactly: on the same draws, twice the interaction is twice the noise."""
+def test_the_noise_is_proportional_to_the_interaction() -> None:
+    """The additive part cancels exactly: with the same draws, twice the interaction gives twice the noise."""
 
     def noise(size: float, kind: str) -> Tensor:
         game = game_of(
@@ -132,7 +132,7 @@ def test_a_small_interaction_leaves_only_its_own_noise() -> None:
     assert small.square().mean() > 0
 
 
-def test_what_all_background_rows_add_alike_changes_nothing() -> None:
+def test_a_constant_added_to_all_background_values_changes_nothing() -> None:
     game = game_of(curved)
     x, s = task(curved).x[:5], every(game, 5)
     added = added_of(game, "wrong")
@@ -142,10 +142,10 @@ def test_what_all_background_rows_add_alike_changes_nothing() -> None:
     torch.testing.assert_close(first, second)
 
 
-def test_as_many_rows_as_the_background_is_the_game_itself() -> None:
+def test_thinning_to_the_whole_background_returns_the_game_itself() -> None:
     game = game_of(curved)
     thin = thin_of(game, Targets())
-    every = 1 << game.players  # coalitions that there are; each is worth a row more for as many that are asked for
+    every = 1 << game.players  # all coalitions; each multiple of this adds one background row per coalition
     assert thin(BACKGROUND * every, generator()) is game
     assert thin((BACKGROUND + 1) * every, generator()) is game
     fewer = thin((BACKGROUND - 1) * every, generator())
@@ -155,13 +155,13 @@ def test_as_many_rows_as_the_background_is_the_game_itself() -> None:
 
 
 class Weighted(Marginal):
-    """A user's own average over the background."""
+    """A game with a custom average over the background."""
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         return 2 * super().__call__(x, s)
 
 
-def test_a_users_own_average_is_not_taken_for_the_mean() -> None:
+def test_a_game_with_a_custom_average_cannot_be_thinned() -> None:
     assert can_be_thinned(game_of(curved))
     assert not can_be_thinned(Weighted(BACKGROUND).fit(task(curved), RUN))
 
@@ -186,8 +186,8 @@ def unthinned(kind: str) -> tuple[ValueFunction, Targets | None]:
     "kind",
     ["logit", "surrogate", "a user's own", "no targets", "one background row", "baseline", "missing"],
 )
-def test_games_that_stay_as_they_are(kind: str) -> None:
-    """And nothing is evaluated for them."""
+def test_other_games_are_not_thinned(kind: str) -> None:
+    """Nothing is evaluated for them either."""
     game, options = unthinned(kind)
     before = calls_of(game) if isinstance(game, Removal) else 0
     thin = thin_of(game, options)
@@ -197,8 +197,8 @@ def test_games_that_stay_as_they_are(kind: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("kind", ["none", "wrong"])
-def test_an_evaluation_calls_the_model_with_the_chosen_number_of_rows(rows: int, kind: str) -> None:
-    """Also where a coalition comes again: it is drawn for anew."""
+def test_an_evaluation_calls_the_model_with_the_given_number_of_rows(rows: int, kind: str) -> None:
+    """A repeated coalition gets new draws."""
     game = game_of(curved)
     thinned = SampledBackground(game, rows, generator(), added_of(game, kind))
     assert cost(thinned) == rows
@@ -213,7 +213,7 @@ def test_an_evaluation_calls_the_model_with_the_chosen_number_of_rows(rows: int,
 
 @pytest.mark.parametrize("kind", ["none", "right"])
 def test_mixed_rows_are_built_in_chunks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same calls in all, the same game, and not more at once than there is memory for."""
+    """Chunks fit into memory, and change neither the number of calls nor the expected values."""
     game = game_of(curved)
     thinned = SampledBackground(game, 3, generator(), added_of(game, kind))
     x = torch.tensor([[0.7, -1.2, 0.3, 1.9]], dtype=torch.float64)
@@ -225,14 +225,14 @@ def test_mixed_rows_are_built_in_chunks(kind: str, monkeypatch: pytest.MonkeyPat
         return predict(x)
 
     monkeypatch.setattr(game, "predict", noting)
-    width = COLUMNS * (1 if kind == "none" else game.outputs)  # numbers in a mixed row, or in what its players add
+    width = COLUMNS * (1 if kind == "none" else game.outputs)  # size of a mixed row, or of its background values
     monkeypatch.setattr("fastshapley.value_functions.background_sampling.MEMORY", 8 * 16 * 3 * width * 100)
     drawn = repeats(thinned, x, 1050)
     assert drawn.shape == (1050, 16, 3)
     assert sizes == [100 * 16 * 3] * 10 + [50 * 16 * 3]
     error = drawn.mean(0) - evaluate(game, x, every(game, 1))[0]
     assert (error.abs() <= 4.5 * drawn.std(0) / 1050**0.5 + 1e-9).all()
-    assert not torch.equal(drawn[:100], drawn[100:200])  # each chunk has draws of its own
+    assert not torch.equal(drawn[:100], drawn[100:200])  # each chunk has its own draws
 
 
 def test_rows_are_evaluated_one_by_one_if_memory_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_rows_are_evaluated_one_by_one_if_memory_is_small(monkeypatch: pytest.Mo
     torch.testing.assert_close(thinned(x, every(game, 20)), game(x, every(game, 20)), atol=1e-10, rtol=1e-10)
 
 
-def test_an_evaluation_is_not_like_the_one_before() -> None:
+def test_each_evaluation_has_new_draws() -> None:
     game = game_of(curved)
     thinned = SampledBackground(game, 1, generator())
     x = task(curved).x[:9]

@@ -1,4 +1,4 @@
-"""What the rest of the library asks about a game."""
+"""Tests of the properties of a game that the rest of the library uses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def classes_problem(link: Link = "identity", classes: int = 2) -> Problem:
     return problem(LogisticRegression().fit(X, labels), X, link=link)
 
 
-def test_a_game_of_the_users_has_the_defaults() -> None:
+def test_a_custom_game_has_the_default_properties() -> None:
     game = Additive(players=3)
     assert (link_of(game), scale_of(game), cost(game)) == ("identity", "real", 1)
     assert not any((is_concurrent(game), is_surrogate(game), calls_model(game), is_game_of(game, None)))
@@ -49,7 +49,7 @@ def test_a_game_of_the_users_has_the_defaults() -> None:
     assert tuned_model(game, "model") == "model"
 
 
-def test_a_game_of_the_model_calls_it_once_for_each_background_row() -> None:
+def test_a_marginal_game_costs_one_model_call_per_background_row() -> None:
     task = classes_problem("logit")
     game = Marginal(5).fit(task, RUN)
     assert (link_of(game), scale_of(game), cost(game)) == ("logit", "probabilities", 5)
@@ -81,7 +81,7 @@ def test_a_surrogate_calls_no_model_and_has_weights() -> None:
         ("logit", 3, "free"),
     ],
 )
-def test_what_is_known_about_the_values_of_classes(link: Link, classes: int, expected: str) -> None:
+def test_constraints_on_the_values_of_classes(link: Link, classes: int, expected: str) -> None:
     assert classes_of(Baseline().fit(classes_problem(link, classes), RUN)) == expected
 
 
@@ -93,7 +93,7 @@ def test_only_an_object_with_players_and_outputs_is_fitted() -> None:
 
 
 @pytest.mark.parametrize("game", [Marginal(5), Baseline(), Missing()], ids=["marginal", "baseline", "missing"])
-def test_an_update_keeps_the_rows_and_asks_the_new_model(game: Any) -> None:
+def test_an_update_keeps_the_background_rows_and_calls_the_new_model(game: Any) -> None:
     X = normal_frame()
     X.iloc[0, 0] = float("nan")
     old, new = (HistGradientBoostingRegressor(max_iter=3).fit(X, X[name]) for name in ("b", "c"))
@@ -106,7 +106,7 @@ def test_an_update_keeps_the_rows_and_asks_the_new_model(game: Any) -> None:
     assert torch.equal(after.rows_.nan_to_num(), before.rows_.nan_to_num())
 
 
-def test_an_update_leaves_a_model_that_stands_in_as_it_is() -> None:
+def test_an_update_does_not_change_a_game_with_its_own_model() -> None:
     X = normal_frame()
     trees = HistGradientBoostingRegressor(max_iter=3).fit(X, X.b)
     game = Missing(trees).fit(problem(LinearRegression().fit(X, X.b), X), RUN)
@@ -114,7 +114,7 @@ def test_an_update_leaves_a_model_that_stands_in_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("game", [Baseline(), UNTRAINED], ids=["baseline", "surrogate"])
-def test_an_update_with_other_outputs_is_refused(game: BaseGame) -> None:
+def test_an_update_with_a_different_number_of_outputs_is_refused(game: BaseGame) -> None:
     fitted = game.fit(classes_problem(), RUN)
     with pytest.raises(InputError, match="call fit instead"):
         fitted.update(classes_problem(classes=3), RUN)

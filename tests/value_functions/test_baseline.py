@@ -1,4 +1,4 @@
-"""The baseline game."""
+"""Tests of the baseline game."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def mixed_frame() -> pd.DataFrame:
 
 
 class Recorder:
-    """A model that keeps what it is called with."""
+    """A model that records the rows it is called with."""
 
     def __init__(self) -> None:
         self.seen: list[pd.DataFrame] = []
@@ -48,7 +48,7 @@ class Recorder:
     ],
     ids=["mean and mode", "mapping", "one row"],
 )
-def test_baseline_values(values: Any, expected: list[Any]) -> None:
+def test_hidden_columns_take_the_baseline_values(values: Any, expected: list[Any]) -> None:
     X, model = mixed_frame(), Recorder()
     task = problem(model, X)
     game = Baseline(values).fit(task, RUN)

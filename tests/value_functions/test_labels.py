@@ -1,4 +1,4 @@
-"""The model's outputs that a surrogate learns from."""
+"""Tests of labelling rows with the model outputs that a surrogate is trained on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def first_column(rows: Any) -> Any:
     return rows["a"].to_numpy(dtype=float)
 
 
-def test_all_rows_are_labelled_in_their_order() -> None:
+def test_all_rows_are_labelled_in_order() -> None:
     task = problem(first_column, normal_frame())
     found = label_rows(task, RUN, math.inf)
     assert torch.equal(found.x[:], task.x[:])
@@ -29,7 +29,7 @@ def test_all_rows_are_labelled_in_their_order() -> None:
     assert torch.equal(found.y_val[:, 0], found.x_val[:, 0])
 
 
-def test_a_budget_of_evaluations_is_shared_by_training_and_validation_rows() -> None:
+def test_training_and_validation_rows_share_the_evaluation_budget() -> None:
     task = replace(problem(first_column, normal_frame()), evaluations=30)
     before = task.model.evaluations
     found = label_rows(task, RUN, math.inf)
@@ -38,16 +38,18 @@ def test_a_budget_of_evaluations_is_shared_by_training_and_validation_rows() -> 
     assert torch.equal(found.y[:, 0], found.x[:][:, 0])
 
 
-def test_validation_rows_have_a_limit() -> None:
+def test_the_number_of_validation_rows_is_limited() -> None:
     found = label_rows(problem(first_column, normal_frame()), RUN, 12)
     assert (len(found.x), len(found.x_val)) == (60, 12)
 
 
-def test_outputs_are_saved_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupted run goes on with the rows that the model has not been called with."""
+def test_an_interrupted_labelling_resumes_from_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only rows that are not yet labelled are evaluated."""
     monkeypatch.setattr(labels, "SAVE_SECONDS", 0.0)  # save after each row
     run = Run(seed=0, checkpoint=Checkpoint(tmp_path))
-    rows_left = 60 + 10  # the model is tried out on all 60 rows
+    rows_left = 60 + 10  # the model is first called with all 60 rows, to check it
 
     def interrupted(rows: Any) -> Any:
         nonlocal rows_left

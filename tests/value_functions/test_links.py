@@ -1,4 +1,4 @@
-"""Links."""
+"""Tests of link functions."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_logit_refuses_outputs_that_are_not_probabilities_at_fit(game: Marginal 
         game.fit(problem(model, X, link="logit"), RUN)
 
 
-def test_an_unknown_link_is_named() -> None:
+def test_an_unknown_link_is_refused() -> None:
     with pytest.raises(InputError, match="link is 'probit'"):
         apply_link("probit", torch.zeros(1))  # type: ignore[arg-type]

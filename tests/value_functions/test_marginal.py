@@ -1,4 +1,4 @@
-"""The marginal game."""
+"""Tests of the marginal game."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def classifier() -> Any:
 
 
 @pytest.mark.parametrize("link", ["identity", "logit"])
-def test_marginal_is_a_loop_over_background_rows_and_links_their_mean(classifier: Any, link: Link) -> None:
+def test_marginal_links_the_mean_over_background_rows(classifier: Any, link: Link) -> None:
     X = normal_frame()
     background = X[10:15]
     game = Marginal(background).fit(problem(classifier, X, link=link), RUN)
@@ -48,7 +48,7 @@ def test_marginal_is_a_loop_over_background_rows_and_links_their_mean(classifier
         np.testing.assert_allclose(v[row, number], expected, atol=1e-6)
 
 
-def test_marginal_is_interventional_tree_shap() -> None:
+def test_marginal_values_equal_interventional_tree_shap() -> None:
     X = normal_frame(200)
     model = lightgbm.LGBMRegressor(n_estimators=10, num_leaves=5, n_jobs=1, verbose=-1).fit(X, X.a * X.b + X.c)
     background = X[:20]
@@ -58,8 +58,8 @@ def test_marginal_is_interventional_tree_shap() -> None:
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-def test_a_linear_model_has_its_closed_form() -> None:
-    """Each value is the coefficient times the distance from the background's mean."""
+def test_values_of_a_linear_model_match_the_closed_form() -> None:
+    """Each value is the coefficient times the distance from the background mean."""
     X = normal_frame()
     model = LinearRegression().fit(X, X.a - 2 * X.b + X.c * X.d)
     game = Marginal(X[:20]).fit(problem(model, X), RUN)
@@ -68,7 +68,7 @@ def test_a_linear_model_has_its_closed_form() -> None:
 
 
 @pytest.mark.parametrize("count", [7, np.int64(7), 1000])
-def test_marginal_draws_training_rows(classifier: Any, count: int) -> None:
+def test_marginal_draws_its_background_from_the_training_rows(classifier: Any, count: int) -> None:
     X = normal_frame()
     task = problem(classifier, X)
     rows = Marginal(count).fit(task, RUN).rows_
@@ -80,6 +80,6 @@ def test_marginal_draws_training_rows(classifier: Any, count: int) -> None:
 
 
 @pytest.mark.parametrize(("background", "message"), [(0, "background is 0"), (normal_frame()[:0], "no rows")])
-def test_marginal_needs_background(classifier: Any, background: int | Table, message: str) -> None:
+def test_marginal_refuses_an_invalid_background(classifier: Any, background: int | Table, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Marginal(background).fit(problem(classifier, normal_frame()), RUN)

@@ -1,4 +1,4 @@
-"""The game of missing values."""
+"""Tests of the missing game, which hides columns as missing values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastshapley.value_functions import (
 )
 
 
-def test_missing_hides_by_gaps() -> None:
+def test_hidden_columns_are_missing_values() -> None:
     X = normal_frame()
     X.iloc[::3, 0] = np.nan
     model = HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=5).fit(X, X.b > 0)

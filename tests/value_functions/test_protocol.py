@@ -1,4 +1,4 @@
-"""How value functions are evaluated."""
+"""Tests of evaluating value functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fastshapley.value_functions.links import Link
 
 @pytest.mark.parametrize("link", ["identity", "logit"])
 @pytest.mark.parametrize("kind", ["surrogate", "marginal", "baseline", "missing"])
-def test_null_and_grand_are_the_empty_and_the_full_coalition(kind: str, link: Link) -> None:
+def test_null_and_grand_are_the_values_of_the_empty_and_full_coalition(kind: str, link: Link) -> None:
     X = normal_frame()
     model = HistGradientBoostingClassifier(max_iter=5).fit(X, X.a > 0)
     games: dict[str, Any] = {
@@ -48,7 +48,7 @@ def test_null_and_grand_are_the_empty_and_the_full_coalition(kind: str, link: Li
     assert not torch.allclose(v[:, 0], v[:, 1])
 
 
-def test_an_object_of_the_users_needs_no_null_or_grand() -> None:
+def test_a_custom_game_needs_no_null_or_grand() -> None:
     game = Moebius.random(3, outputs=2)
     x = game.rows(4)
     assert not null_values(game, x).any()
@@ -78,14 +78,14 @@ class Users:
             r"not finite for 2 rows, numbers \[1, 2\]",
         ),
     ],
-    ids=["shape", "type", "finite"],
+    ids=["shape", "type", "not finite"],
 )
-def test_evaluate_reports_what_is_wrong(result: Any, message: str) -> None:
+def test_evaluate_refuses_invalid_results(result: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         evaluate(Users(result), torch.zeros(3, 2), torch.zeros(3, 4, 2, dtype=torch.bool))
 
 
-def test_null_and_grand_are_checked_too() -> None:
+def test_invalid_null_and_grand_values_are_refused() -> None:
     game = Users(torch.zeros(3, 2), null=torch.zeros(2))
     with pytest.raises(InputError, match=r"null has shape \(2,\) where \(1,\)"):
         null_values(game, torch.zeros(3, 2))
@@ -93,6 +93,6 @@ def test_null_and_grand_are_checked_too() -> None:
         grand_values(game, torch.zeros(3, 2))
 
 
-def test_values_come_without_gradients() -> None:
+def test_values_do_not_require_gradients() -> None:
     game = Users(torch.zeros(1, 1, requires_grad=True))
     assert not grand_values(game, torch.zeros(1, 2)).requires_grad

@@ -1,4 +1,4 @@
-"""The registry of value functions: short names, and games in files."""
+"""Tests of the registry of value functions: short names, saving and restoring."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ FITTED: dict[str, Any] = {
 }
 
 
-def test_short_names_are_those_of_three_games() -> None:
+def test_three_games_have_short_names() -> None:
     assert sorted(SHORT_NAMES) == ["baseline", "marginal", "surrogate"]
     assert GAMES.keys() == FITTED.keys()
 
 
-def test_a_new_game_is_made_from_a_short_name_or_as_a_copy() -> None:
+def test_a_new_game_is_made_from_a_short_name_or_copied() -> None:
     assert type(new_game("marginal")) is Marginal
     given = Marginal(7)
     copy = new_game(given)
@@ -51,7 +51,7 @@ def test_a_new_game_is_made_from_a_short_name_or_as_a_copy() -> None:
 
 
 @pytest.mark.parametrize("kind", FITTED)
-def test_a_game_comes_back_from_its_description(kind: str) -> None:
+def test_a_game_is_restored_from_its_description(kind: str) -> None:
     task = problem(MODEL, X, link="logit")
     game = FITTED[kind].fit(task, RUN)
     config, tensors = describe_game(game)
@@ -66,7 +66,7 @@ def test_a_game_comes_back_from_its_description(kind: str) -> None:
     assert (again.link, again.scale, again.cost) == (game.link, game.scale, game.cost)
 
 
-def test_the_first_files_have_no_null_of_the_model() -> None:
+def test_files_of_the_first_format_without_model_null_are_restored() -> None:
     game = FITTED["surrogate"].fit(problem(MODEL, X), RUN)
     config, tensors = describe_game(game)
     del tensors["model_null"]
@@ -74,7 +74,7 @@ def test_the_first_files_have_no_null_of_the_model() -> None:
     assert torch.equal(restore_game(config, tensors, context).model_null, game.null)
 
 
-def test_a_game_of_the_users_must_be_passed_again() -> None:
+def test_a_custom_game_must_be_passed_again() -> None:
     game = Additive(players=4)
     config, tensors = describe_game(game)
     task = problem(MODEL, X)
@@ -85,7 +85,7 @@ def test_a_game_of_the_users_must_be_passed_again() -> None:
     assert restore_game(config, tensors, given) is game
 
 
-def test_the_setting_of_a_game_is_what_a_user_writes() -> None:
+def test_setting_of_returns_the_value_function_parameter() -> None:
     assert setting_of({"kind": "marginal"}, None) == "marginal"
     assert type(setting_of({"kind": "missing"}, None)) is Missing
     network = nn.Linear(2, 2)

@@ -1,4 +1,4 @@
-"""What the games of the user's own model have in common."""
+"""Tests of the common behaviour of games that call the user's model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_mixed_rows_are_built_in_chunks(classifier: Any, monkeypatch: pytest.Mon
 
 
 def game_with_repeats(players: int, kind: Baseline | Marginal) -> tuple[Any, list[Any], Tensor, Tensor]:
-    """A game, the rows that its model is called with, and rows with coalitions that come again and again."""
+    """A game, the rows that its model is called with, and rows with repeated coalitions."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(12, players))
     seen: list[Any] = []
@@ -51,18 +51,18 @@ def game_with_repeats(players: int, kind: Baseline | Marginal) -> tuple[Any, lis
     game = kind.fit(task, RUN)
     seen.clear()
     s = torch.from_numpy(rng.random((5, 7, players)) < 0.5)
-    s[0, 0], s[0, 1], s[1, 0] = True, False, s[0, 2]  # another row's coalition is another matter
+    s[0, 0], s[0, 1], s[1, 0] = True, False, s[0, 2]  # the same coalition in different rows is not a repeat
     s[2, 1] = s[2, 0]
     s[2, 1, -1] = ~s[2, 0, -1]  # only the last player differs
     s[2, 2] = s[2, 0]
-    s[2, 2, 0] = ~s[2, 0, 0]  # only the first does
+    s[2, 2, 0] = ~s[2, 0, 0]  # only the first player differs
     order = torch.from_numpy(rng.permutation(21))
     return game, seen, task.x[:5], s.repeat(1, 3, 1)[:, order]
 
 
 @pytest.mark.parametrize("players", [3, 4, 8, 9, 63, 64, 65, 130])
 @pytest.mark.parametrize("kind", [Baseline(), Marginal(4)], ids=["baseline", "marginal"])
-def test_no_coalition_of_a_row_is_evaluated_twice_in_a_call(players: int, kind: Baseline | Marginal) -> None:
+def test_a_repeated_coalition_of_a_row_is_evaluated_once_per_call(players: int, kind: Baseline | Marginal) -> None:
     game, seen, x, s = game_with_repeats(players, kind)
     v = game(x, s)
     distinct = sum(len(row.unique(dim=0)) for row in s)
@@ -74,13 +74,13 @@ def test_no_coalition_of_a_row_is_evaluated_twice_in_a_call(players: int, kind: 
     torch.testing.assert_close(v, alone, rtol=0, atol=1e-14)
 
 
-def test_no_rows_have_grand_values_of_shape_zero(classifier: Any) -> None:
+def test_grand_values_of_no_rows_are_empty(classifier: Any) -> None:
     game = Baseline().fit(problem(classifier, normal_frame()), RUN)
     x = encoded(normal_frame()[:3])
     assert game.grand(x[:0]).shape == (0, 3)
 
 
-def test_the_columns_of_a_group_come_and_go_together(classifier: Any) -> None:
+def test_the_columns_of_a_group_are_hidden_together(classifier: Any) -> None:
     X = normal_frame()
     alone = Baseline().fit(problem(classifier, X), RUN)
     grouped = Baseline().fit(problem(classifier, X, Groups({"ac": ["a", "c"]})), RUN)
@@ -90,7 +90,7 @@ def test_the_columns_of_a_group_come_and_go_together(classifier: Any) -> None:
     torch.testing.assert_close(grouped(x, s), alone(x, s[..., [0, 1, 0, 2]]))
 
 
-def test_a_game_without_its_model_says_what_to_do(classifier: Any) -> None:
+def test_the_error_of_a_game_without_its_model_tells_how_to_pass_it(classifier: Any) -> None:
     game = Baseline().fit(problem(classifier, normal_frame()), RUN)
     context = GameContext(game.schema_, game.partition_, torch.device("cpu"))
     alone = Baseline.restore(*game.describe(), context)

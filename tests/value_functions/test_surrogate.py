@@ -1,4 +1,7 @@
-"""Surrogates of independent binary columns: E[f | x_s] is the mean over the rows that agree on s."""
+"""Tests of the surrogate game.
+
+The columns are independent and binary, so E[f | x_s] is the mean over the rows that agree on s.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +57,14 @@ def regression(outputs: int) -> Callable[[Tensor], Tensor]:
 
 
 def booster() -> Any:
-    """A model that is known to return the probability of one class alone."""
+    """A model whose objective says that it returns the probability of one class."""
     options = {"objective": "binary", "min_data_in_leaf": 1, "verbose": -1, "num_threads": 1}
     data = lightgbm.Dataset(TABLE.numpy(), (TABLE[:, 0] + TABLE[:, 1] + TABLE[:, 2] > 1).numpy())
     return lightgbm.train(options, data, num_boost_round=10)
 
 
 def conditional_expectations(y: Tensor) -> Tensor:
-    """E[y | x_s] for the 16 rows and the 16 coalitions, (16, 16, outputs), y being the rows' outputs."""
+    """E[y | x_s] for 16 rows and 16 coalitions, (16, 16, outputs), where y are the outputs of the rows."""
     agree = ((BITS[:, None, None] == BITS) | ~enumerate_coalitions(4)[:, None]).all(-1)  # row, coalition, row
     return (agree.double() @ y) / agree.sum(-1, keepdim=True)
 
@@ -79,7 +82,7 @@ def conditional_expectations(y: Tensor) -> Tensor:
     ],
     ids=["2 classes", "3 classes", "3 logits", "1 probability", "1 logit", "1 number", "3 numbers"],
 )
-def test_the_surrogate_is_the_conditional_expectation(model: Any, scale: str, link: Link) -> None:
+def test_a_trained_surrogate_approximates_the_conditional_expectation(model: Any, scale: str, link: Link) -> None:
     model = model() if model is booster else model
     X: Table = TABLE.numpy() if isinstance(model, lightgbm.Booster) else TABLE
     task = problem(model, X, link=link)
@@ -89,7 +92,7 @@ def test_the_surrogate_is_the_conditional_expectation(model: Any, scale: str, li
     truth = apply_link(link, conditional_expectations(task.model(BITS)))
     v = evaluate(game, BITS, every(4, 16))
     error = (v - truth).square().mean() / (truth - truth.mean((0, 1))).square().mean()
-    assert error < 0.01  # of the variance
+    assert error < 0.01  # share of the variance
 
 
 def body(outputs: int = 2) -> nn.Sequential:
@@ -101,7 +104,7 @@ def state(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
-def test_a_network_of_the_users_is_trained_as_a_copy() -> None:
+def test_a_given_network_is_copied_and_trained() -> None:
     network = body()
     before = state(network)
     task = problem(probabilities(2), TABLE)
@@ -112,13 +115,13 @@ def test_a_network_of_the_users_is_trained_as_a_copy() -> None:
     torch.testing.assert_close(state(network), before)
 
 
-def test_without_training_a_network_is_taken_as_it_is() -> None:
+def test_without_training_a_given_network_is_not_changed() -> None:
     network = body().eval()
     game = Surrogate(network, training=()).fit(problem(probabilities(2), TABLE), RUN)
     assert isinstance(game, Surrogate)
     torch.testing.assert_close(state(game.network_.body), state(network))
     s = torch.ones(16, 1, 4, dtype=torch.bool)
-    inputs = torch.cat([2 * BITS - 1, torch.ones(16, 4)], 1).float()  # standardised: half of the bits are one
+    inputs = torch.cat([2 * BITS - 1, torch.ones(16, 4)], 1).float()  # standardised: the mean of the bits is 1/2
     torch.testing.assert_close(game(BITS, s)[:, 0], network(inputs).softmax(1))
 
 
@@ -130,14 +133,14 @@ def test_without_training_a_network_is_taken_as_it_is() -> None:
         (nn.Sequential(nn.Linear(8, 1), nn.Flatten(0)), r"returned shape \(2,\)"),
         (nn.LSTM(8, 2), "tuple"),
     ],
-    ids=["outputs", "inputs", "one axis", "a tuple"],
+    ids=["wrong outputs", "wrong inputs", "one axis", "a tuple"],
 )
-def test_a_network_of_the_wrong_shape_is_reported_before_training(network: nn.Module, got: str) -> None:
+def test_a_network_of_the_wrong_shape_is_refused_before_training(network: nn.Module, got: str) -> None:
     with pytest.raises(InputError, match=rf"network must be a module from \(b, 8\) to \(b, 2\).*{got}"):
         Surrogate(network).fit(problem(probabilities(2), TABLE), RUN)
 
 
-def test_a_tree_model_as_surrogate_gets_gaps() -> None:
+def test_a_tree_model_as_surrogate_gets_hidden_columns_as_gaps() -> None:
     X = normal_frame()
     model = LogisticRegression().fit(X, X.a > 0)
     trees = HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=5).fit(X, X.a > 0)
@@ -149,7 +152,7 @@ def test_a_tree_model_as_surrogate_gets_gaps() -> None:
     np.testing.assert_allclose(evaluate(game, x, s)[:, 0], trees.predict_proba(hidden))
 
 
-def test_a_surrogate_with_other_outputs_is_refused() -> None:
+def test_a_surrogate_with_a_different_number_of_outputs_is_refused() -> None:
     X = normal_frame()
     trees = HistGradientBoostingRegressor(max_iter=5).fit(X, X.a)
     with pytest.raises(ModelError, match="surrogate has 1 outputs where the model has 2"):
@@ -164,7 +167,7 @@ def test_clones_keep_a_fitted_estimator(kind: Callable[[Any], Any]) -> None:
     assert game.outputs == 1
 
 
-def test_same_seed_same_surrogate_and_global_generators_untouched() -> None:
+def test_equal_seeds_give_equal_surrogates_and_do_not_change_the_global_generator() -> None:
     before = torch.get_rng_state()
     task = problem(probabilities(2), TABLE)
     short = (Training(steps=20),)
@@ -176,7 +179,7 @@ def test_same_seed_same_surrogate_and_global_generators_untouched() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_default_recipe_trains_a_surrogate_of_a_constant_model() -> None:
+def test_the_default_surrogate_learns_a_constant_model() -> None:
     game = Surrogate().fit(problem(lambda x: torch.full((len(x),), 3.0), TABLE), RUN)
     v = evaluate(game, BITS, every(4, 16))
     torch.testing.assert_close(v, torch.full_like(v, 3.0), atol=1e-2, rtol=0)
