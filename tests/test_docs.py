@@ -403,7 +403,7 @@ def _found(word: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_shell_commands_are_valid(page: Path) -> None:
-    """Shell commands are valid for our command line, for make, or for pip with extras that exist."""
+    """Shell commands are valid for our command line, for make, for pip with extras that exist, or run a script."""
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for command in commands(page):
@@ -415,6 +415,8 @@ def test_shell_commands_are_valid(page: Path) -> None:
         elif words[0] == "pip":
             named = {extra for some in re.findall(r"\[(.*)\]", command) for extra in some.split(",")}
             assert named <= set(extras), command
+        elif words[0] == "python":
+            assert (ROOT / words[1]).is_file(), command
         else:
             assert words[0] == "curl", command
 
