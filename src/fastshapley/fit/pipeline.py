@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.fit.budget import ERROR_BAR_TIME, GAME_TIME, NETWORK_TIME, SAMPLING_EFFORT, Budget
+from fastshapley.fit.budget import ERROR_BAR_TIME, GAME_TIME, LABEL_TIME, NETWORK_TIME, SAMPLING_EFFORT, Budget
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.network import NetworkFit, NetworkProblem, build_network, fit_network
 from fastshapley.fit.settings import Settings
@@ -125,7 +125,7 @@ def _fit_game(setup: Setup) -> ValueFunction:
         return game
     calls = setup.budget.for_labels(setup.x_report)
     problem = Problem(
-        setup.model, setup.x, setup.x_val, setup.partition, setup.settings.link, setup.recipe(), calls
+        setup.model, setup.x, setup.x_val, setup.partition, setup.settings.link, setup.recipe(), calls, LABEL_TIME
     )
     run = setup.run.within(GAME_TIME)
     if not is_fitted(given):

@@ -44,6 +44,8 @@ class Problem:
         How networks are trained; None for the default.
     evaluations : float
         The number of further rows that the model may be called with.
+    label_time : float
+        The share of the time left that calls of the model may take, where a game learns from its outputs.
     """
 
     model: ModelFunction
@@ -53,6 +55,7 @@ class Problem:
     link: Link = "identity"
     recipe: Recipe | None = None
     evaluations: float = math.inf
+    label_time: float = 0.5
 
     def resolved_recipe(self) -> Recipe:
         """Return the recipe, by default the one for this kind and amount of data."""

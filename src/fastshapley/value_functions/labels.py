@@ -12,7 +12,6 @@ from fastshapley.data.stream import Rows, some
 from fastshapley.training.run import Run
 from fastshapley.value_functions.base_game import Problem
 
-LABEL_SHARE = 0.5  # share of the time left that calls of the model may take
 SAVE_SECONDS = 60.0  # time after which the outputs so far are saved
 _FASTEST = 1e-12  # seconds per row, at least
 
@@ -53,7 +52,7 @@ def label_rows(problem: Problem, run: Run, most_validation_rows: float) -> Label
     pace = max(model.pace, _FASTEST)
     saved: dict[str, Any] | None = run.checkpoint.load("outputs")
     if saved is None:
-        affordable = min(problem.evaluations, LABEL_SHARE * run.clock.left() / pace)
+        affordable = min(problem.evaluations, problem.label_time * run.clock.left() / pace)
         share = min(1.0, affordable / (len(x) + len(x_val)))
         share_val = min(share, most_validation_rows / len(x_val))
         generator = run.generator("labelled rows")
