@@ -145,3 +145,21 @@ def test_a_player_perceptron_can_be_exported(owner: list[int]) -> None:
     program = torch.export.export(network, (normal(4, len(owner)),), dynamic_shapes=({0: rows},))
     inputs = normal(11, len(owner))
     torch.testing.assert_close(program.module()(inputs), network(inputs))
+
+
+def test_shared_inputs_reach_the_hidden_layers_only() -> None:
+    torch.manual_seed(0)
+    body = PlayerPerceptron([0, 1], 1, 2, 1, 8, "silu", shared=3)
+    assert body.weight.shape == (2, 2)
+    inputs = torch.randn(4, 5)
+    changed = inputs.clone()
+    changed[:, 4] += 1
+    assert (body(changed) != body(inputs)).all()
+    with torch.no_grad():
+        first = next(body.hidden.children())
+        assert isinstance(first, nn.Linear)
+        first.weight[:, 2:] = 0
+    assert torch.equal(body(changed), body(inputs))
+    again = PlayerPerceptron(**body.config)
+    again.load_state_dict(body.state_dict())
+    assert torch.equal(again(inputs), body(inputs))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from encoded_rows import CATEGORIES, ROWS, fitted_encoder
+from encoded_rows import CATEGORIES, ROWS
 from torch import nan, nn
 
 from fastshapley.networks import MaskedNetwork, Perceptron, TableEncoder
 
-encoder = pytest.fixture(fitted_encoder)
+
+@pytest.fixture(params=[(), [[2.0, 4.0], [], [], [3.0], []]], ids=["plain", "with cuts"])
+def encoder(request: pytest.FixtureRequest) -> TableEncoder:
+    torch.manual_seed(0)
+    return TableEncoder.fitted(ROWS, CATEGORIES, cuts=request.param)
 
 
 @pytest.mark.parametrize("owner", [[0, 1, 2, 3, 4], [0, 1, 1, 0, 2]], ids=["columns", "groups"])

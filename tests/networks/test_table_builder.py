@@ -10,12 +10,14 @@ import pytest
 import torch
 from encoded_rows import ROWS
 from problems import QUICK
+from sklearn.tree import DecisionTreeRegressor
 from torch import nn
 
+from fastshapley import Recipe
 from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import FileFormatError, InputError
-from fastshapley.networks import Perceptron, PlayerPerceptron, UNet
+from fastshapley.networks import Perceptron, PlayerPerceptron, TableEncoder, UNet
 from fastshapley.networks.network_builder import ExplainerPlan, SavedNetwork, SurrogatePlan
 from fastshapley.networks.table_builder import TableBuilder
 from fastshapley.players import Partition, Superpixels
@@ -85,6 +87,46 @@ def test_a_surrogate_network_is_rebuilt_from_its_configuration() -> None:
     again = TableBuilder().saved_surrogate(SavedNetwork(network.config, made.schema, made.partition))
     again.load_state_dict(network.state_dict())
     assert torch.equal(again.known(ROWS), network.known(ROWS))
+
+
+TABLE = np.random.default_rng(0).normal(size=(200, 3))
+TREE = DecisionTreeRegressor(max_depth=3).fit(TABLE, np.sign(TABLE[:, 0]) + np.floor(TABLE[:, 1]))
+JUMPS = replace(QUICK, cuts=4, own_units=2)
+
+
+def tree_plan(recipe: Recipe, given: Any = None) -> ExplainerPlan:
+    schema = TableSchema.of(TABLE)
+    partition = Partition(("a", "b"), (0, 1, 1))
+    return ExplainerPlan(schema, partition, 2, 1, recipe, given=given, model=TREE)
+
+
+def test_networks_for_a_model_of_trees_see_its_split_points() -> None:
+    rows = torch.from_numpy(TABLE)
+    network = TableBuilder().explainer(rows, tree_plan(JUMPS))
+    encoder = network.encoder
+    assert isinstance(encoder, TableEncoder)
+    assert encoder.columns[:3] == [0, 1, 2]
+    assert 0 < len(encoder.cut) == len(encoder.columns) - 3
+    thresholds = TREE.tree_.threshold[TREE.tree_.feature >= 0]
+    assert all(np.abs(thresholds - cut).min() < 1e-6 for cut in encoder.cut.tolist())
+    body = network.body
+    assert isinstance(body, PlayerPerceptron)
+    assert (body.config["owner"], body.config["shared"]) == ([0, 1, 1], len(encoder.cut))
+    plan = tree_plan(JUMPS)
+    made = SurrogatePlan(plan.schema, plan.partition, 1, JUMPS, JUMPS.surrogate_layers, model=TREE)
+    surrogate = TableBuilder().surrogate(rows, made)
+    assert torch.equal(surrogate.encoder.cut, encoder.cut)
+    again = TableBuilder().saved_surrogate(SavedNetwork(surrogate.config, plan.schema, plan.partition))
+    again.load_state_dict(surrogate.state_dict())
+    assert torch.equal(again.known(rows), surrogate.known(rows))
+
+
+def test_a_recipe_without_cuts_and_a_body_of_the_users_see_numbers_only() -> None:
+    rows = torch.from_numpy(TABLE)
+    for plan in (tree_plan(replace(JUMPS, cuts=0)), tree_plan(JUMPS, given=nn.Linear(3, 2))):
+        encoder = TableBuilder().explainer(rows, plan).encoder
+        assert isinstance(encoder, TableEncoder)
+        assert encoder.columns == [0, 1, 2]
 
 
 def test_a_custom_module_must_be_passed_again() -> None:

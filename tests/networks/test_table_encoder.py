@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
 from encoded_rows import CATEGORIES, ROWS, fitted_encoder
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nan
 
 from fastshapley.networks import TableEncoder
@@ -149,3 +152,66 @@ def test_tails_are_restored_from_the_configuration(tails: float | None) -> None:
     rows[:, [2, 4]] = ROWS[:, [2, 4]]
     assert torch.equal(again(rows), encoder(rows))
     assert again.config == encoder.config
+
+
+CUTS: list[list[float]] = [[2.0, 4.0], [], [], [3.0], []]
+
+
+def cut_inputs(encoder: TableEncoder, x: Tensor) -> Tensor:
+    return encoder(x)[:, encoder.plain_inputs :]
+
+
+def test_inputs_of_cuts_come_last_and_are_centred() -> None:
+    encoder = TableEncoder.fitted(ROWS, CATEGORIES, cuts=CUTS)
+    assert encoder.columns[encoder.plain_inputs :] == [0, 0, 3]
+    # Two of three numbers are above 2, one is above 4; one of two present numbers is above 3, and a gap is zero.
+    expected = torch.tensor([[-2 / 3, -1 / 3, -1 / 2], [1 / 3, -1 / 3, 0], [1 / 3, 2 / 3, 1 / 2]])
+    torch.testing.assert_close(cut_inputs(encoder, ROWS), expected)
+
+
+def test_cuts_leave_the_other_inputs_as_they_are() -> None:
+    torch.manual_seed(0)
+    plain = TableEncoder.fitted(ROWS, CATEGORIES, 3.0)
+    torch.manual_seed(0)
+    cut = TableEncoder.fitted(ROWS, CATEGORIES, 3.0, cuts=CUTS)
+    assert torch.equal(cut(ROWS)[:, : cut.plain_inputs], plain(ROWS))
+    assert cut.plain_inputs == len(plain.columns) == plain.plain_inputs
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5, unique=True).map(sorted),
+    st.floats(-1e6, 1e6),
+    st.floats(-1e6, 1e6),
+)
+def test_inputs_of_cuts_change_exactly_where_a_cut_is_between_two_numbers(
+    cuts: list[float], first: float, second: float
+) -> None:
+    """A cut itself is on the left side."""
+    rows = torch.tensor([[cut] for cut in cuts] + [[1e7], [-1e7]], dtype=torch.float64)
+    encoder = TableEncoder.fitted(rows, [0], cuts=[cuts])
+    for a, b in [(first, second), (cuts[0], first), (cuts[-1], math.nextafter(cuts[-1], math.inf))]:
+        one, other = cut_inputs(encoder, torch.tensor([[a], [b]], dtype=torch.float64))
+        low, high = sorted((a, b))
+        assert (one != other).tolist() == [low <= cut < high for cut in cuts]
+
+
+def test_cuts_are_restored_from_the_configuration_and_the_state() -> None:
+    encoder = TableEncoder.fitted(ROWS, CATEGORIES, cuts=CUTS)
+    again = TableEncoder(**json.loads(json.dumps(encoder.config)))
+    again.load_state_dict(encoder.state_dict())
+    assert torch.equal(again(ROWS), encoder(ROWS))
+    assert again.columns == encoder.columns
+
+
+def test_the_state_of_an_encoder_without_cuts_is_that_of_the_first_files(encoder: TableEncoder) -> None:
+    config = {name: value for name, value in encoder.config.items() if name != "cuts"}
+    assert set(encoder.state_dict()) == {"mean", "scale", "table.weight"}
+    again = TableEncoder(**config)
+    again.load_state_dict(encoder.state_dict())
+    assert torch.equal(again(ROWS), encoder(ROWS))
+
+
+def test_a_cut_column_of_gaps_is_zero() -> None:
+    empty = torch.full((3, 1), nan, dtype=torch.float64)
+    encoder = TableEncoder.fitted(empty, [0], cuts=[[1.0]])
+    assert cut_inputs(encoder, empty).tolist() == [[0]] * 3

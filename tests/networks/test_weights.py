@@ -33,3 +33,10 @@ def test_the_error_for_weights_of_another_network_names_the_argument() -> None:
 def test_with_prefix_selects_tensors_and_removes_the_prefix() -> None:
     tensors = {"network.a": torch.ones(1), "network.b.c": torch.zeros(1), "networks": torch.zeros(2)}
     assert with_prefix(tensors, "network").keys() == {"a", "b.c"}
+
+
+def test_a_tensor_that_a_file_lacks_is_an_error_of_the_file() -> None:
+    tensors = with_prefix({"network.a": torch.ones(1)}, "network")
+    assert tensors.get("b") is None
+    with pytest.raises(FileFormatError, match="the file is damaged: it lacks the tensor 'b'"):
+        tensors["b"]

@@ -149,21 +149,21 @@ def _blocks(transformer: Any, names: Sequence[str] | None) -> Iterator[tuple[str
     if hasattr(transformer, "steps"):
         yield from _blocks(transformer.steps[-1][1], names)
     elif hasattr(transformer, "transformers_"):
-        given = _given_names(transformer, names)
+        given = given_names(transformer, names)
         for name, part, columns in transformer.transformers_:
             place = transformer.output_indices_[name]
             if place.start == place.stop:  # A part without columns is not fitted.
                 continue
-            for block, first, width in _blocks(part, _chosen(given, columns)):
+            for block, first, width in _blocks(part, chosen_names(given, columns)):
                 yield block, place.start + first, width
     else:
         start = 0
-        for name, width in zip(_given_names(transformer, names), _widths(transformer), strict=True):
+        for name, width in zip(given_names(transformer, names), _widths(transformer), strict=True):
             yield str(name), start, width
             start += width
 
 
-def _chosen(given: NDArray[Any], columns: Any) -> list[str]:
+def chosen_names(given: NDArray[Any], columns: Any) -> list[str]:
     """Return the names of the columns that a ColumnTransformer gives to one of its parts."""
     if isinstance(columns, slice):
         if isinstance(columns.start, str) or isinstance(columns.stop, str):
@@ -176,7 +176,7 @@ def _chosen(given: NDArray[Any], columns: Any) -> list[str]:
     return [str(name) for name in given[asked.astype(bool if mask else int)]]
 
 
-def _given_names(transformer: Any, names: Sequence[str] | None) -> NDArray[Any]:
+def given_names(transformer: Any, names: Sequence[str] | None) -> NDArray[Any]:
     """Return the names of the columns that a fitted transformer was given; earlier steps may have lost them."""
     own = getattr(transformer, "feature_names_in_", None)
     if own is not None:

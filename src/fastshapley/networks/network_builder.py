@@ -43,7 +43,8 @@ class ExplainerPlan:
     given : nn.Module, Backbone, UNet or None
         What the user passed as ``network``.
     model : object
-        The user's model, or a surrogate of it, from which an explainer of images takes its layers.
+        The user's model, or a surrogate of it, from which an explainer of images takes its layers, and an explainer
+        of tables the split points of its trees.
     processes : ProcessGroup
         The processes that train together.
     """
@@ -85,7 +86,7 @@ class SurrogatePlan:
     given : nn.Module or None
         The user's own body.
     model : object
-        The user's model.
+        The user's model, from which a network for tables takes the split points of its trees.
     processes : ProcessGroup
         The processes that train together.
     """

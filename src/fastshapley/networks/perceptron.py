@@ -63,10 +63,19 @@ class PlayerPerceptron(nn.Module, Configured):
         The number of units of one player.
     layers, width, activation
         The hidden layers, as for `Perceptron`.
+    shared : int
+        The number of further inputs, which come last and which only the hidden layers see.
     """
 
     def __init__(
-        self, owner: Sequence[int], outputs: int, units: int, layers: int, width: int, activation: Activation
+        self,
+        owner: Sequence[int],
+        outputs: int,
+        units: int,
+        layers: int,
+        width: int,
+        activation: Activation,
+        shared: int = 0,
     ) -> None:
         super().__init__()
         self.config: dict[str, Any] = {
@@ -76,11 +85,14 @@ class PlayerPerceptron(nn.Module, Configured):
             "layers": layers,
             "width": width,
             "activation": activation,
+            "shared": shared,
         }
         self.players = max(owner) + 1
         self.one_to_one = list(owner) == list(range(self.players))
         self.register_buffer("owner", torch.tensor(list(owner)), persistent=False)
-        self.hidden = Perceptron(len(owner), (units + 1) * self.players * outputs, layers, width, activation)
+        self.hidden = Perceptron(
+            len(owner) + shared, (units + 1) * self.players * outputs, layers, width, activation
+        )
         # Units start as mirrored pairs of hinges, whose sums and differences are nearly |x| and x.
         pair = torch.arange(units)
         count = torch.bincount(self.owner)[self.owner]
@@ -93,7 +105,7 @@ class PlayerPerceptron(nn.Module, Configured):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return values (b, players * outputs) of inputs (b, inputs)."""
-        own = inputs[:, None] * self.weight
+        own = inputs[:, None, : len(self.owner)] * self.weight
         if not self.one_to_one:
             own = own.new_zeros(*own.shape[:2], self.players).index_add(2, self.owner, own)
         own = self.activation(own + self.bias)  # (b, units, players)

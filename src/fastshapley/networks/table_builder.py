@@ -6,9 +6,11 @@ import copy
 
 from torch import Tensor, nn
 
+from fastshapley.data.split_points import split_points
 from fastshapley.data.stream import Rows
 from fastshapley.data.table_schema import require_table
 from fastshapley.errors import InputError
+from fastshapley.networks.cut_choice import chosen_cuts
 from fastshapley.networks.network_builder import (
     ExplainerPlan,
     NetworkBuilder,
@@ -29,8 +31,7 @@ class TableBuilder(NetworkBuilder):
         given = plan.given
         if given is not None and not isinstance(given, nn.Module):
             raise InputError(f"network is {given!r}, which is for images: pass a module, or None")
-        categories = require_table(plan.schema, "these networks are").category_counts
-        encoder = TableEncoder.fitted(_in_memory(x), categories, plan.recipe.tails, plan.processes)
+        encoder = _encoder(x, plan)
         return encoder, _body(encoder, plan) if given is None else copy.deepcopy(given)
 
     def saved_explainer_parts(self, saved: SavedNetwork) -> tuple[nn.Module, nn.Module]:
@@ -41,8 +42,7 @@ class TableBuilder(NetworkBuilder):
     def surrogate(self, x: Rows, plan: SurrogatePlan) -> MaskedNetwork:
         """Return a network with the user's body, or with a perceptron."""
         body = copy.deepcopy(plan.given)
-        categories = require_table(plan.schema, "these networks are").category_counts
-        encoder = TableEncoder.fitted(_in_memory(x), categories, plan.recipe.tails, plan.processes)
+        encoder = _encoder(x, plan)
         if body is None:
             inputs, layers = len(encoder.columns) + len(plan.partition), plan.layers
             body = Perceptron(inputs, plan.outputs, layers.count, layers.width, layers.activation)
@@ -54,8 +54,13 @@ class TableBuilder(NetworkBuilder):
         return MaskedNetwork(encoder, saved.config["owner"], _saved_body(saved, "value_function"))
 
 
-def _in_memory(x: Rows) -> Tensor:
-    return x if isinstance(x, Tensor) else x[:]
+def _encoder(x: Rows, plan: ExplainerPlan | SurrogatePlan) -> TableEncoder:
+    """Return an encoder that is fitted to the rows, with the split points of the model for a body of our own."""
+    rows, recipe = x if isinstance(x, Tensor) else x[:], plan.recipe
+    categories = require_table(plan.schema, "these networks are").category_counts
+    found = split_points(plan.model, len(categories)) if recipe.cuts and plan.given is None else None
+    cuts = [] if found is None else chosen_cuts(found, rows, categories, recipe.cuts, plan.processes)
+    return TableEncoder.fitted(rows, categories, recipe.tails, plan.processes, cuts)
 
 
 def _body(encoder: TableEncoder, plan: ExplainerPlan) -> nn.Module:
@@ -64,8 +69,8 @@ def _body(encoder: TableEncoder, plan: ExplainerPlan) -> nn.Module:
     sizes = (layers.count, layers.width, layers.activation)
     if not plan.recipe.own_units or not owner:  # The players of a user's game may not be columns.
         return Perceptron(len(encoder.columns), plan.body_outputs, *sizes)
-    owners = [owner[column] for column in encoder.columns]
-    return PlayerPerceptron(owners, plan.body_outputs // plan.players, plan.recipe.own_units, *sizes)
+    owners, cuts = [owner[column] for column in encoder.columns[: encoder.plain_inputs]], len(encoder.cut)
+    return PlayerPerceptron(owners, plan.body_outputs // plan.players, plan.recipe.own_units, *sizes, shared=cuts)
 
 
 def _saved_body(saved: SavedNetwork, argument: str) -> nn.Module:

@@ -49,6 +49,17 @@ def load_weights(network: nn.Module, weights: dict[str, Tensor], argument: str) 
         raise FileFormatError(f"{argument} is not the network that the file has weights of: {error}") from error
 
 
+class HeldTensors(dict[str, Tensor]):
+    """Tensors of a file by name. One that is missing is an error of the file."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise FileFormatError(f"the file is damaged: it lacks the tensor {name!r}")
+
+
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names start with ``prefix`` and a dot, without both."""
-    return {name[len(prefix) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}.")}
+    """Return the tensors whose names start with ``prefix`` and a dot, without both.
+
+    To ask the result for a tensor that it lacks raises `FileFormatError`.
+    """
+    start = f"{prefix}."
+    return HeldTensors({name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)})

@@ -111,6 +111,9 @@ class Recipe:
     tails : float, optional
         Numbers that are further from the mean than this many standard deviations enter the networks by their
         logarithm. None takes numbers as they are.
+    cuts : int
+        The largest number of split points per column of a model of trees that the networks see as inputs, so that
+        values can jump there. 0 leaves them out.
     """
 
     surrogate: tuple[Training, ...]
@@ -128,6 +131,7 @@ class Recipe:
     tied_classes: bool = False
     own_units: int = 0
     tails: float | None = None
+    cuts: int = 0
 
     def __post_init__(self) -> None:
         if not (isinstance(self.surrogate, tuple) and all(isinstance(s, Training) for s in self.surrogate)):
@@ -147,8 +151,9 @@ class Recipe:
         for name in ("coalitions", "validation_coalitions"):
             if (self.paired or name != "coalitions") and getattr(self, name) % 2:
                 raise ValueError(f"Recipe: {name} is {getattr(self, name)}; pairs need an even number")
-        if not isinstance(self.own_units, int) or self.own_units < 0:
-            raise ValueError(f"Recipe: own_units is {self.own_units!r}; it must be a whole number, 0 or more")
+        for name in ("own_units", "cuts"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
+                raise ValueError(f"Recipe: {name} is {getattr(self, name)!r}; it must be a whole number, 0 or more")
         if self.tails is not None and not self.tails > 0:
             raise ValueError(f"Recipe: tails is {self.tails}; it must be positive, or None")
         if self.outputs_per_step is not None and self.outputs_per_step < 1:
@@ -225,6 +230,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         tied_classes=True,
         own_units=2,
         tails=3.0,
+        cuts=16,
     )
 
 
