@@ -15,7 +15,7 @@ from torch import nn
 
 from fastshapley.errors import FileFormatError
 from fastshapley.training.recipes import Layers
-from fastshapley.value_functions import Baseline, Marginal, Missing, Surrogate
+from fastshapley.value_functions import Baseline, Conditional, Marginal, Missing, Surrogate
 from fastshapley.value_functions.base_game import GameContext
 from fastshapley.value_functions.registry import (
     GAMES,
@@ -33,11 +33,12 @@ FITTED: dict[str, Any] = {
     "marginal": Marginal(5),
     "baseline": Baseline(),
     "missing": Missing(),
+    "conditional": Conditional(draws=2),
 }
 
 
-def test_three_games_have_short_names() -> None:
-    assert sorted(SHORT_NAMES) == ["baseline", "marginal", "surrogate"]
+def test_four_games_have_short_names() -> None:
+    assert sorted(SHORT_NAMES) == ["baseline", "conditional", "marginal", "surrogate"]
     assert GAMES.keys() == FITTED.keys()
 
 

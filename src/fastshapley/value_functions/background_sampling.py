@@ -1,15 +1,14 @@
-"""A marginal game at a fraction of its cost: few of its background rows, drawn anew for each evaluation."""
+"""Games at a fraction of their cost: few of their background rows, or few draws, for each evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from fastshapley.training.recipes import Targets
-from fastshapley.value_functions.base_game import GameTraits
+from fastshapley.value_functions.base_game import GameTraits, thinned
 from fastshapley.value_functions.protocol import ValueFunction
 from fastshapley.value_functions.removal import MEMORY, Removal
 
@@ -58,15 +57,15 @@ class SampledBackground(GameTraits):
         return y.mean(2)
 
 
-def can_be_thinned(value_function: ValueFunction) -> TypeGuard[Removal]:
-    """Return whether a game is a plain average over background rows, so that a few random ones are unbiased."""
+def can_be_thinned(value_function: ValueFunction) -> bool:
+    """Return whether a game is a plain average over rows, so that a few random ones are unbiased."""
     return isinstance(value_function, GameTraits) and value_function.can_be_thinned
 
 
 def thinning(value_function: ValueFunction, options: Targets | None, added: Tensor | None = None) -> Thin:
     """Return how to thin a game: the game to evaluate, given the number of coalitions per row and a generator.
 
-    An evaluation uses one background row. It uses more if there are fewer coalitions than are asked for.
+    An evaluation uses one background row, or one draw; more if there are fewer coalitions than are asked for.
 
     Parameters
     ----------
@@ -80,6 +79,8 @@ def thinning(value_function: ValueFunction, options: Targets | None, added: Tens
     if options is None or not can_be_thinned(value_function):
         return lambda coalitions, generator: value_function
     game = value_function
+    if not isinstance(game, Removal):
+        return lambda coalitions, generator: thinned(game, coalitions)
 
     def thin(coalitions: int, generator: torch.Generator) -> ValueFunction:
         rows = max(1, coalitions >> game.players)

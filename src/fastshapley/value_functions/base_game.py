@@ -46,6 +46,10 @@ class Problem:
         The number of further rows that the model may be called with.
     label_time : float
         The share of the time left that calls of the model may take, where a game learns from its outputs.
+    surrogate_time : float
+        The share of the time left for a surrogate that is only a part of the game.
+    choice_calls : float
+        The share of the calls left by which games are compared.
     """
 
     model: ModelFunction
@@ -56,6 +60,8 @@ class Problem:
     recipe: Recipe | None = None
     evaluations: float = math.inf
     label_time: float = 0.5
+    surrogate_time: float = 0.5
+    choice_calls: float = 0.1
 
     def resolved_recipe(self) -> Recipe:
         """Return the recipe, by default the one for this kind and amount of data."""
@@ -91,6 +97,22 @@ class GameContext:
     given: Any = None
 
 
+@dataclass(frozen=True)
+class Part:
+    """A game that is one of several whose sum is another game.
+
+    Attributes
+    ----------
+    game : ValueFunction
+        The game.
+    coalitions : int
+        How many coalitions per row its values are estimated from.
+    """
+
+    game: ValueFunction
+    coalitions: int
+
+
 class GameTraits:
     """What the rest of the library asks about a game; the defaults are the answers for a game of the user's.
 
@@ -114,7 +136,7 @@ class GameTraits:
     scale: Scale = "real"
     cost: int = 1
     concurrent: bool = False
-    is_surrogate: ClassVar[bool] = False
+    is_surrogate: bool = False
     calls_model: ClassVar[bool] = False
 
     @property
@@ -124,12 +146,45 @@ class GameTraits:
 
     @property
     def can_be_thinned(self) -> bool:
-        """Whether the game is a plain average over background rows, so that a few random ones are unbiased."""
+        """Whether the game is a plain average over rows, so that a few random ones are unbiased."""
         return False
+
+    def thinned(self, coalitions: int) -> ValueFunction:
+        """Return the game at the smallest cost, for a number of coalitions per row.
+
+        Only a game that ``can_be_thinned`` and has no fixed background rows is asked.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be thinned")
+
+    def parts(self, coalitions: int) -> tuple[Part, ...]:
+        """Return games whose sum this is, for a number of coalitions per row.
+
+        The Shapley values of a sum are the sum of the values, and each part may be estimated in its own way. By
+        default the game is its only part.
+        """
+        return (Part(self, coalitions),)  # type: ignore[arg-type]
+
+    @property
+    def imitation(self) -> ValueFunction | None:
+        """The game whose grand values imitate the model's outputs; None if the game has no such part."""
+        return None
 
     def is_game_of(self, model: ModelFunction | None) -> bool:
         """Return whether the grand values are the outputs of this very model."""
         return False
+
+    @property
+    def game_error(self) -> float | None:
+        """The estimated mean squared error of a row that the exact values of the game have, as values of the model.
+
+        None if the game does not know it. Zero if the values are defined by the game.
+        """
+        return None
+
+    @property
+    def fidelity_by_size(self) -> dict[str, float] | None:
+        """The R2 of the output to the model's on held-out rows, by the share of players that are known."""
+        return None
 
     def tuned_model(self, model: Any) -> Any:
         """Return the user's model, or a copy of it that was trained on inputs with hidden parts."""
@@ -259,6 +314,11 @@ def is_concurrent(game: ValueFunction) -> bool:
     return _traits(game).concurrent
 
 
+def is_noisy(game: ValueFunction) -> bool:
+    """Return whether evaluations in training are noisy: few terms of an average, with nothing subtracted."""
+    return _traits(game).can_be_thinned and _traits(game).imitation is None
+
+
 def is_surrogate(game: ValueFunction) -> bool:
     """Return whether a network stands in for the model, so that evaluations do not call the model."""
     return _traits(game).is_surrogate
@@ -279,9 +339,40 @@ def is_game_of(game: ValueFunction, model: ModelFunction | None) -> bool:
     return _traits(game).is_game_of(model)
 
 
+def fidelity_by_size_of(game: ValueFunction) -> dict[str, float] | None:
+    """Return the R2 of a game's output to the model's by the share of known players; None if it does not know."""
+    return _traits(game).fidelity_by_size
+
+
+def game_error_of(game: ValueFunction) -> float | None:
+    """Return the estimated mean squared error of a row of a game's exact values; None if it does not know."""
+    return _traits(game).game_error
+
+
+def imitation_of(game: ValueFunction) -> ValueFunction | None:
+    """Return the part of a game whose grand values imitate the model's outputs; None if it has no such part."""
+    return _traits(game).imitation
+
+
+def training_game(game: ValueFunction) -> ValueFunction:
+    """Return the game that a network learns: where a game calls the model for whole rows only, its imitation."""
+    imitation = imitation_of(game)
+    return imitation if is_surrogate(game) and imitation is not None else game
+
+
 def tuned_model(game: ValueFunction, model: Any) -> Any:
     """Return the user's model, or a copy of it that was trained on inputs with hidden parts."""
     return _traits(game).tuned_model(model)
+
+
+def thinned(game: ValueFunction, coalitions: int) -> ValueFunction:
+    """Return a game at the smallest cost, for a number of coalitions per row."""
+    return _traits(game).thinned(coalitions)
+
+
+def parts_of(game: ValueFunction, coalitions: int) -> tuple[Part, ...]:
+    """Return games whose sum a game is, for a number of coalitions per row."""
+    return game.parts(coalitions) if isinstance(game, GameTraits) else (Part(game, coalitions),)
 
 
 def weights_of(game: ValueFunction) -> list[Tensor]:

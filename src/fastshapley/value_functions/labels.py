@@ -13,6 +13,7 @@ from fastshapley.training.run import Run
 from fastshapley.value_functions.base_game import Problem
 
 SAVE_SECONDS = 60.0  # time after which the outputs so far are saved
+LABEL_SECONDS = 180.0  # longest time for calling the model with the rows, however many there are
 _FASTEST = 1e-12  # seconds per row, at least
 
 
@@ -52,7 +53,7 @@ def label_rows(problem: Problem, run: Run, most_validation_rows: float) -> Label
     pace = max(model.pace, _FASTEST)
     saved: dict[str, Any] | None = run.checkpoint.load("outputs")
     if saved is None:
-        affordable = min(problem.evaluations, problem.label_time * run.clock.left() / pace)
+        affordable = min(problem.evaluations, min(problem.label_time * run.clock.left(), LABEL_SECONDS) / pace)
         share = min(1.0, affordable / (len(x) + len(x_val)))
         share_val = min(share, most_validation_rows / len(x_val))
         generator = run.generator("labelled rows")

@@ -10,13 +10,30 @@ from torch import Tensor
 from fastshapley.errors import FileFormatError
 from fastshapley.value_functions.base_game import BaseGame, GameContext
 from fastshapley.value_functions.baseline import Baseline
+from fastshapley.value_functions.conditional import Conditional
 from fastshapley.value_functions.marginal import Marginal
 from fastshapley.value_functions.missing import Missing
 from fastshapley.value_functions.protocol import ValueFunction
 from fastshapley.value_functions.surrogate import Surrogate
 
-GAMES: dict[str, type[BaseGame]] = {game.kind: game for game in (Surrogate, Marginal, Baseline, Missing)}
+GAMES: dict[str, type[BaseGame]] = {
+    game.kind: game for game in (Conditional, Surrogate, Marginal, Baseline, Missing)
+}
+AUTO = "auto"  # the value function that suits the data, see `automatic_game`
 SHORT_NAMES = tuple(kind for kind, game in GAMES.items() if game.has_short_name)
+
+
+def automatic_game(kind: str, recipe: Any) -> str:
+    """Return the name of the default value function.
+
+    Parameters
+    ----------
+    kind : str
+        The kind of the data.
+    recipe : object
+        The recipe as a user passes it. The paper's has the paper's game.
+    """
+    return Conditional.kind if kind == "table" and recipe != "paper" else Surrogate.kind
 
 
 def new_game(value_function: str | BaseGame) -> BaseGame:

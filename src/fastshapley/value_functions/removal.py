@@ -109,6 +109,11 @@ class Removal(BaseGame, ABC):
         return self.model_
 
     @property
+    def game_error(self) -> float:
+        """Zero: these games define their values."""
+        return 0.0
+
+    @property
     def can_be_thinned(self) -> bool:
         """Whether nothing is made of the average over several rows; a subclass may have an average of its own."""
         plain = type(self).__call__ is Removal.__call__

@@ -92,15 +92,18 @@ class Surrogate(BaseGame):
         """
         if self.network is not None and not isinstance(self.network, nn.Module):
             return Missing(self.network).fit(problem, run)
+        return self.fit_to(label_rows(problem, run, _most_validation_rows(problem)), problem, run)
+
+    def fit_to(self, rows: LabelledRows, problem: Problem, run: Run) -> Surrogate:
+        """Train on rows that the model has been called with, and return the game; otherwise as `fit`."""
         model, players, recipe = problem.model, problem.players, problem.resolved_recipe()
         scale = _scale(problem)
         with run.isolated("surrogate weights"):
             network = self._network(problem, recipe, scale, run.processes).to(problem.x.device)
-        rows = label_rows(problem, run, _most_validation_rows(network))
         apply_link(problem.link, rows.y)  # Outputs that do not suit the link are reported before training.
         self._assemble(network, scale, problem.link, model.schema, players, model.outputs)
         if scale == "real" and not network.starts_trained:
-            self.shift_ = run.processes.mean(rows.y)
+            self.shift_ = _mean(rows.y, run.processes)
             self.spread_ = _spread(rows.y, run.processes)
         self._check(rows.x[:2])
         return self._learn(problem, recipe, rows, run)
@@ -113,6 +116,10 @@ class Surrogate(BaseGame):
         InputError
             If the model has another number or kind of outputs now.
         """
+        return self.updated_to(label_rows(problem, run, _most_validation_rows(problem)), problem, run)
+
+    def updated_to(self, rows: LabelledRows, problem: Problem, run: Run) -> Surrogate:
+        """Return what `update` does, trained on rows that the model has been called with."""
         problem = replace(problem, link=self.link)
         model, scale = problem.model, _scale(problem)
         if (model.outputs, scale) != (self.outputs, self.scale):
@@ -123,7 +130,6 @@ class Surrogate(BaseGame):
         new = copy.deepcopy(self)
         if new.training is not None:
             new.training = tuple(shorter(stage) for stage in new.training)
-        rows = label_rows(problem, run, _most_validation_rows(new.network_))
         new.spread_ = torch.where(new.spread_ > 0, new.spread_, _spread(rows.y, run.processes))
         return new._learn(problem, problem.resolved_recipe(), rows, run)
 
@@ -131,7 +137,7 @@ class Surrogate(BaseGame):
         training = recipe.surrogate if self.training is None else self.training
         self._train(rows, training, self.coalitions or recipe.surrogate_coalitions, run)
         self.null = self._null(rows.x[:1])
-        self.model_null = apply_link(problem.link, run.processes.mean(rows.y))  # the null of the model itself
+        self.model_null = apply_link(problem.link, _mean(rows.y, run.processes))  # the null of the model itself
         return self
 
     def _network(self, problem: Problem, recipe: Recipe, scale: Scale, processes: ProcessGroup) -> SurrogateNetwork:
@@ -179,6 +185,11 @@ class Surrogate(BaseGame):
         """Return the value function as a user writes it; a network is passed to `Surrogate`."""
         return cls(given) if isinstance(given, nn.Module) else super().setting(given)
 
+    @property
+    def imitation(self) -> Surrogate:
+        """The surrogate itself."""
+        return self
+
     def tuned_model(self, model: Any) -> Any:
         """Return the network's body if it began as a copy of the model, and the model otherwise."""
         body = self.network_.body
@@ -192,12 +203,19 @@ class Surrogate(BaseGame):
 
     def grand(self, x: Tensor) -> Tensor:
         """Return v(x, 1), (n, outputs)."""
-        with torch.no_grad():
-            raw = torch.cat([self.network_.known(part) for part in x.split(_pass_size(x))])
-        return apply_link(self.link, self.activate(raw))
+        return apply_link(self.link, self.whole_rows(x))
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         """Return v(x, s), (n, m, outputs)."""
+        return apply_link(self.link, self.expectation(x, s))
+
+    def whole_rows(self, x: Tensor) -> Tensor:
+        """Return the estimates of the model's outputs for whole rows, before the link, (n, outputs)."""
+        with torch.no_grad():
+            return self.activate(torch.cat([self.network_.known(part) for part in x.split(_pass_size(x))]))
+
+    def expectation(self, x: Tensor, s: Tensor) -> Tensor:
+        """Return the estimate of E[f(x) | x_s], before the link, (n, m, outputs)."""
         most = _pass_size(x)
         rows = max(1, most // s.shape[1])
         with torch.no_grad():
@@ -205,7 +223,7 @@ class Surrogate(BaseGame):
                 torch.cat([self.network_(a, c) for c in b.split(most, dim=1)], dim=1)
                 for a, b in zip(x.split(rows), s.split(rows), strict=True)
             ]
-        return apply_link(self.link, self.activate(torch.cat(raw)))
+        return self.activate(torch.cat(raw))
 
     def _assemble(
         self,
@@ -294,12 +312,18 @@ def _pass_size(x: Tensor) -> int:
     return max(16, min(_PASS_COALITIONS, _PASS_ENTRIES // max(1, x[:1].numel())))
 
 
-def _most_validation_rows(network: SurrogateNetwork) -> float:
-    return _VALIDATION_IMAGES if network.starts_trained else math.inf
+def _most_validation_rows(problem: Problem) -> float:
+    return _VALIDATION_IMAGES if problem.model.schema.kind == "image" else math.inf
 
 
 def _scale(problem: Problem) -> Scale:
     return "probability" if problem.link != "identity" and problem.model.scale == "real" else problem.model.scale
+
+
+def _mean(y: Tensor, processes: ProcessGroup) -> Tensor:
+    """Return the mean of each output; a constant output keeps its value to the last digit."""
+    mean = processes.mean(y)
+    return torch.where(processes.mean((y - y[0]).abs()) > 0, mean, y[0])
 
 
 def _spread(y: Tensor, processes: ProcessGroup) -> Tensor:
