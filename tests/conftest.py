@@ -1,5 +1,6 @@
 """Fixtures that several test modules share."""
 
+import math
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,9 +10,10 @@ import pandas as pd
 import pytest
 import torch
 from download_server import Server
-from problems import QUICK, explainer, people, people_model
+from problems import QUICK, explainer, people, people_chances, people_model
 
-from fastshapley import FastSHAP, Training
+from fastshapley import FastSHAP, Targets, Training
+from fastshapley.trust import effort
 
 # A shell starts background jobs with SIGINT ignored, and programs that the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -43,7 +45,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     pytest.importorskip("onnxruntime", reason="needs the onnx extra")
     pytest.importorskip("onnxscript", reason="needs the onnx extra")
     X, y = people(400)
-    fitted = explainer(people_model(X, y), recipe=replace(QUICK, errors=Training(steps=50))).fit(X)
+    fitted = explainer(
+        people_model(X, y), value_function="surrogate", recipe=replace(QUICK, errors=Training(steps=50))
+    ).fit(X)
     folder = tmp_path_factory.mktemp("exported")
     fitted.save(folder / "people.fastshap")
     fitted.export_onnx(folder / "people.onnx")
@@ -61,7 +65,14 @@ def groups_graph(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -
     graph = tmp_path_factory.mktemp("groups") / "groups.onnx"
     recipe = replace(QUICK, errors=Training(steps=50), tails=3.0, own_units=2)
     players = Groups({"work": ["income", "job"]})
-    fitted = explainer(exported.explainer.model, recipe=recipe, link="log", players=players, normalize="never")
+    fitted = explainer(
+        exported.explainer.model,
+        value_function="surrogate",
+        recipe=recipe,
+        link="log",
+        players=players,
+        normalize="never",
+    )
     fitted.fit(exported.X).export_onnx(graph)
     return graph
 
@@ -72,6 +83,26 @@ def baseline_graph(exported: Exported, tmp_path_factory: pytest.TempPathFactory)
     graph = tmp_path_factory.mktemp("baseline") / "baseline.onnx"
     explainer(exported.explainer.model, value_function="baseline", link="logit").fit(exported.X).export_onnx(graph)
     return graph
+
+
+@pytest.fixture(scope="session")
+def conditional(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """An explainer of a conditional game with error bars and two outputs. Tests must not change the files."""
+    pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
+    X, _ = people(400)
+    targets = Targets(coalitions=8, evaluations=4_000_000, rows=128)
+    recipe = replace(QUICK, errors=Training(steps=50), targets=targets)
+    with pytest.MonkeyPatch.context() as patch:
+        # Error bars are learnt in any case: by default a slow machine leaves no time for them.
+        patch.setattr(effort, "ERROR_BAR_SECONDS", math.inf)
+        patch.setattr(effort, "ERROR_BAR_EVALUATIONS", 1000)
+        fitted = explainer(people_chances, value_function="conditional", recipe=recipe).fit(X)
+    assert fitted.errors_ is not None
+    folder = tmp_path_factory.mktemp("conditional")
+    fitted.save(folder / "people.fastshap")
+    fitted.export_onnx(folder / "people.onnx")
+    return Exported(fitted, folder / "people.onnx", folder / "people.fastshap", X)
 
 
 @pytest.fixture(scope="session")

@@ -294,7 +294,8 @@ def test_every_line_of_the_report_is_documented() -> None:
         sign_agreement=0.9,
         fidelity=0.9,
         fidelity_by_size={"0 %": 0.0},
-        surrogate_error=0.1,
+        game_error=0.1,
+        mean_squared_value=1.0,
         sampling_error=0.1,
     )
     assert {label.strip() for label in report.lines()} <= explained

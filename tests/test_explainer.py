@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 import shap
 import torch
+from conftest import Exported
 from games import Additive, Moebius
-from problems import QUICK, assert_additive, explainer, numbers, people
+from problems import QUICK, assert_additive, explainer, numbers, people, people_chances
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
@@ -109,7 +110,7 @@ class TestModels:
     )
     def test_shapes_are_those_of_shap_and_values_are_additive(self, name: str) -> None:
         model, shape = self.cases()[name]
-        fitted = explainer(model).fit(self.X)
+        fitted = explainer(model, value_function="auto").fit(self.X)
         assert fitted.shap_values(self.X[:7]).shape == (7, *shape)
         assert fitted(self.X[:7]).base_values.shape == (7, *shape[1:])
         assert_additive(fitted, self.X[:50])
@@ -478,7 +479,7 @@ def test_fit_does_not_change_the_given_tensor() -> None:
 def test_gaps_in_columns_that_had_none_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     X = pd.DataFrame(numbers(100, 3), columns=list("abc"))
     X.loc[::5, "c"] = np.nan
-    fitted = explainer(lambda rows: rows["a"].to_numpy()).fit(X)
+    fitted = explainer(lambda rows: rows["a"].fillna(0.0).to_numpy()).fit(X)
     caplog.clear()
     fitted(X)
     assert "gaps" not in caplog.text
@@ -503,3 +504,44 @@ def test_a_budget_that_is_not_a_finite_number_raises(options: dict[str, Any]) ->
     fitted = explainer(lambda rows: rows[:, 0] * rows[:, 1], recipe=replace(QUICK, errors=QUICK.explainer)).fit(X)
     with pytest.raises(InputError, match=r"(budget|tol) is .*: pass a finite number"):
         fitted(X[:2], **options)
+
+
+def test_a_conditional_explainer_without_its_model_sums_to_the_surrogate(
+    conditional: Exported, caplog: pytest.LogCaptureFixture
+) -> None:
+    X, fitted, alone = conditional.X[:20], conditional.explainer, FastSHAP.load(conditional.saved)
+    with_model, without = fitted(X, errors=True), alone(X, errors=True)
+    assert (with_model.sums_to, without.sums_to) == ("model", "surrogate")
+    totals = with_model.values.sum(1) + with_model.base_values
+    np.testing.assert_allclose(totals, people_chances(X), atol=1e-9)
+    surrogate = alone.value_function_.surrogate_.grand(alone.schema_.encode(X)[:])
+    np.testing.assert_allclose(without.values.sum(1) + without.base_values, surrogate, atol=1e-6)
+    assert without.error_std.shape == without.values.shape
+    alone(X)
+    assert caplog.text.count("values sum to the surrogate's output") == 1
+    for anchor in ("game", "model"):
+        given = alone(X, predictions=people_chances(X), anchor=anchor)
+        assert given.sums_to == "model"
+        np.testing.assert_array_equal(given.values, with_model.values)
+
+
+def test_a_conditional_explainer_without_its_model_cannot_be_evaluated(conditional: Exported) -> None:
+    X, alone = conditional.X[:3], FastSHAP.load(conditional.saved)
+    wanted: list[Any] = [{"budget": 20}, {"tol": 0.1}, {"max_evals": 20}]
+    for options in wanted:
+        with pytest.raises(ModelError, match="conditional value function calls the model"):
+            alone(X, predictions=people_chances(X), **options)
+    for method in ("exact", "kernel", "permutation"):
+        with pytest.raises(ModelError, match="estimate evaluate the value function"):
+            alone.estimate(X, method)
+    with pytest.raises(InputError, match="or its outputs for X as predictions="):
+        alone(X, anchor="model")
+
+
+def test_a_conditional_explainer_checks_for_drift_with_and_without_its_model(conditional: Exported) -> None:
+    X, alone = conditional.X, FastSHAP.load(conditional.saved)
+    assert "is as close" not in str(alone.check(X))
+    drift = alone.check(X, people_chances(X))
+    assert "is as close" in str(drift)
+    assert str(drift) == str(conditional.explainer.check(X))
+    assert "is as close" not in str(alone.check(X, people_chances(X)[:, ::-1]))

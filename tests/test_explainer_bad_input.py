@@ -27,7 +27,7 @@ class TestBadInput:
             ({"link": "probit"}, "link is 'probit'"),
             ({"penalty": -1}, "penalty is -1"),
             ({"players": {"a": [0]}}, "players is"),
-            ({"value_function": "conditional"}, "value_function is 'conditional'"),
+            ({"value_function": "copula"}, "value_function is 'copula'"),
             ({"value_function": Surrogate}, "value_function is <class"),
             ({"recipe": "secret"}, "recipe is 'secret'"),
             ({"random_state": "lucky"}, "random_state is 'lucky'"),

@@ -60,14 +60,14 @@ class TestLongRuns:
 
     def test_a_checkpoint_of_another_run_raises(self, tmp_path: Path) -> None:
         X = numbers()
-        explainer(lambda rows: rows[:, 0]).fit(X, checkpoint=tmp_path)
+        explainer(lambda rows: rows[:, 0], value_function="surrogate").fit(X, checkpoint=tmp_path)
         calls = []
 
         def counting(rows: Any) -> Any:
             calls.append(len(rows))
             return rows[:, 0]
 
-        explainer(counting).fit(X, checkpoint=tmp_path)
+        explainer(counting, value_function="surrogate").fit(X, checkpoint=tmp_path)
         assert sum(calls) == len(X) + 20  # the trial and the report; the other outputs are in the checkpoint
         for model, options in (
             (lambda rows: rows[:, 1], {}),
@@ -75,7 +75,7 @@ class TestLongRuns:
             (counting, {"random_state": 2}),
         ):
             with pytest.raises(TrainingError, match="another model or other settings"):
-                explainer(model, **options).fit(X, checkpoint=tmp_path)
+                explainer(model, value_function="surrogate", **options).fit(X, checkpoint=tmp_path)
 
     def test_outputs_of_a_slow_model_are_kept_after_an_interruption(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,12 +93,14 @@ class TestLongRuns:
 
         interrupted = True
         with pytest.raises(KeyboardInterrupt):
-            explainer(slow).fit(X, checkpoint=tmp_path)
+            explainer(slow, value_function="surrogate").fit(X, checkpoint=tmp_path)
         assert sum(calls) > 1.5 * len(X)
         interrupted, calls = False, []
-        resumed = explainer(slow).fit(X, checkpoint=tmp_path).shap_values(X)
+        resumed = explainer(slow, value_function="surrogate").fit(X, checkpoint=tmp_path).shap_values(X)
         assert sum(calls) < 1.7 * len(X)  # the trial, the report and the other half
-        assert np.array_equal(resumed, explainer(lambda rows: rows[:, 0]).fit(X).shap_values(X))
+        assert np.array_equal(
+            resumed, explainer(lambda rows: rows[:, 0], value_function="surrogate").fit(X).shap_values(X)
+        )
 
     def test_a_resumed_run_without_a_seed_uses_that_of_the_first_run(self, tmp_path: Path) -> None:
         X = numbers()

@@ -17,8 +17,9 @@ from small_images import X as IMAGES
 from small_images import explainer as image_explainer
 
 from fastshapley import FastSHAP, Recipe, Targets, Training
-from fastshapley.errors import InputError, TrainingError
-from fastshapley.value_functions import Baseline
+from fastshapley.errors import InputError, ModelError, TrainingError
+from fastshapley.value_functions import Baseline, grand_values
+from fastshapley.value_functions.base_game import imitation_of
 
 STEPS = Training(steps=300, batch_size=64, learning_rate=5e-3, schedule="cosine")
 RECIPE = Recipe(
@@ -46,8 +47,10 @@ def explainer(**options: Any) -> FastSHAP:
 
 
 def surrogate_error(fitted: FastSHAP, X: pd.DataFrame) -> float:
-    explanation = fitted(X)
-    return float(np.square(explanation.values.sum(1) + explanation.base_values - model(X)).mean())
+    surrogate = imitation_of(fitted.value_function_)
+    assert surrogate is not None
+    found = grand_values(surrogate, fitted.schema_.encode(X)[:])[:, 0].numpy()
+    return float(np.square(found - model(X)).mean())
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +114,8 @@ def test_an_interrupted_update_leaves_the_explainer_unchanged(old: FastSHAP) -> 
     np.testing.assert_array_equal(old(OLD[:10]).values, before)
 
 
-def test_an_update_without_the_model_keeps_the_game(old: FastSHAP, tmp_path: Path) -> None:
+def test_an_update_without_the_model_keeps_the_game(tmp_path: Path) -> None:
+    old = explainer(value_function="surrogate").fit(OLD)
     old.save(tmp_path / "file")
     loaded = FastSHAP.load(tmp_path / "file").set_params(random_state=0, progress=False)
     loaded.update(NEW)
@@ -119,6 +123,13 @@ def test_an_update_without_the_model_keeps_the_game(old: FastSHAP, tmp_path: Pat
     s = torch.ones(20, 1, 5, dtype=torch.bool)
     assert torch.equal(loaded.value_function_(x, s), old.value_function_(x, s))
     assert not np.allclose(loaded(NEW[:20]).values, old(NEW[:20]).values)
+
+
+def test_an_update_of_a_game_that_calls_the_model_needs_it(old: FastSHAP, tmp_path: Path) -> None:
+    old.save(tmp_path / "file")
+    loaded = FastSHAP.load(tmp_path / "file").set_params(random_state=0, progress=False)
+    with pytest.raises(ModelError, match=r"FastSHAP\.load\(path, model=model\)"):
+        loaded.update(NEW)
 
 
 def test_an_update_of_a_baseline_game_uses_the_current_model() -> None:

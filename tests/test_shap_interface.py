@@ -254,7 +254,8 @@ class TestStreams:
         stream.write(b"more")
         stream.seek(0)
         for fitted, X in (several, persons):
-            assert FastSHAP.load(stream).shap_values(X[:5]).tobytes() == fitted.shap_values(X[:5]).tobytes()
+            loaded = FastSHAP.load(stream, fitted.model)
+            assert loaded.shap_values(X[:5]).tobytes() == fitted.shap_values(X[:5]).tobytes()
         assert stream.read() == b"more"
 
     def test_the_format_is_not_pickle(self, several: Any) -> None:

@@ -33,9 +33,10 @@ from fastshapley.training.checkpoint import Checkpoint
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Recipe, resolve
 from fastshapley.trust.drift import Drift, compare
-from fastshapley.value_functions.base_game import is_surrogate
+from fastshapley.value_functions.base_game import called_model, calls_model, imitation_of
 from fastshapley.value_functions.links import Link
 from fastshapley.value_functions.protocol import grand_values
+from fastshapley.value_functions.sums import check_evaluable, sums_to
 
 if TYPE_CHECKING:
     from fastshapley.bulk.job import Explained
@@ -90,9 +91,10 @@ class FastSHAP(SklearnInterface):
         of rows to an array (n,) or (n, outputs). It is called with rows of the type of ``X``. It may be None if
         ``value_function`` is a game of your own.
     value_function : str or object
-        What the model's output is when only some players are known: ``"surrogate"``, ``"marginal"``,
-        ``"baseline"``, an instance of a class in `fastshapley.value_functions`, or any object with ``players``,
-        ``outputs`` and ``__call__(x, s)``. One that is fitted is used as it is.
+        What the model's output is when only some players are known: ``"conditional"``, ``"surrogate"``,
+        ``"marginal"``, ``"baseline"``, an instance of a class in `fastshapley.value_functions`, or any object with
+        ``players``, ``outputs`` and ``__call__(x, s)``. One that is fitted is used as it is. By default it is
+        ``"conditional"`` for tables, and ``"surrogate"`` for images and for the paper's recipe.
     players : Features, Groups or Superpixels, optional
         Which columns form a player; by default each column is one. With `Superpixels`, ``X`` holds images: a tensor
         or an array (n, channels, height, width) as the model takes it, or a Dataset or DataLoader of such images.
@@ -148,7 +150,7 @@ class FastSHAP(SklearnInterface):
         self,
         model: Any = None,
         *,
-        value_function: Any = "surrogate",
+        value_function: Any = "auto",
         players: Features | Groups | Superpixels | None = None,
         link: Link = "identity",
         logits: bool = False,
@@ -259,7 +261,7 @@ class FastSHAP(SklearnInterface):
         self,
         X: Any,
         *,
-        errors: bool = False,
+        errors: bool | Literal["game"] = False,
         budget: int | None = None,
         tol: float | None = None,
         start: shap.Explanation | None = None,
@@ -277,9 +279,11 @@ class FastSHAP(SklearnInterface):
         ----------
         X : table or images
             The rows.
-        errors : bool
-            Whether the result has ``error_std``, the standard error of each value: 90 % of the exact values are
-            within 1.645 of them.
+        errors : bool or "game"
+            Whether the result has ``error_std``, the standard error of each value. It is about the Shapley values
+            of the model: it contains the game's error as the report estimates it. With ``"game"`` it is about the
+            exact values of the game: 90 % of these are within 1.645 standard errors. ``errors_about`` of the result
+            is ``"model"`` or ``"game"``; a game of your own, whose error nobody knows, has only the latter.
         budget : int, optional
             Evaluations per row, on average, to correct the values with. Rows with larger errors get more. The
             result then has ``error_std`` too; it is somewhat too small where the budget nearly exhausts the
@@ -292,7 +296,8 @@ class FastSHAP(SklearnInterface):
             ``"model"`` makes the values of a surrogate's game sum to the model's output minus its mean, instead of
             to the surrogate's. The difference is shared evenly among the players.
         predictions : array, optional
-            With ``anchor="model"``, what the model returns for ``X``, so that it need not be called.
+            What the model returns for ``X``, so that it need not be called: for a game of the model's own
+            (conditional, marginal, baseline, missing), or with ``anchor="model"``.
         background, calls : table and int, optional
             With ``anchor="model"``, and for tables, the difference is not shared evenly. Its own Shapley values are
             estimated from ``calls`` model calls per row, on mixes of the row with the rows of ``background`` (a
@@ -311,14 +316,20 @@ class FastSHAP(SklearnInterface):
         Returns
         -------
         shap.Explanation
-            Values (n, players) for one output, (n, players, outputs) for several. For images, shapes follow shap's
-            convention: (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for segments,
+            Values (n, players) for one output, (n, players, outputs) for several. ``sums_to`` says whose output
+            they sum to: ``"model"``, ``"surrogate"`` or ``"game"``. For images, shapes follow shap's convention:
+            (n, rows, columns, 1, outputs) on the grid; with ``upsample``, and for segments,
             (n, height, width, 1, outputs). `shap.image_plot` draws either.
         """
         options = _shap_options(shap_options)
         x = self._encode(X)
         self.fitted_.warn_of_new_gaps(x)
-        values, base = self.fitted_.forward(x, options.batch_size)
+        grand = None
+        game = self.fitted_.game
+        asked = predictions is not None or (anchor == "model" and called_model(game) is None)
+        if asked and calls_model(game):
+            grand, predictions = self._model_outputs()(x, predictions), None
+        values, base = self.fitted_.forward(x, options.batch_size, grand)
         budget, stderr = options.budget(budget), None
         if errors or options.error_bounds or budget is not None or tol is not None or start is not None:
             progress = self.progress and not options.silent
@@ -331,11 +342,21 @@ class FastSHAP(SklearnInterface):
             values, base, added = anchor_values(how, x, values, base)
             stderr = None if stderr is None else (stderr.square() + added).sqrt()
         elif predictions is not None or background is not None or calls is not None:
-            raise InputError("predictions, background and calls are for anchor='model': pass it, or leave them out")
+            raise InputError(
+                "predictions, background and calls are for anchor='model', or predictions for a game of the "
+                "model's own: pass anchor='model', or leave them out"
+            )
+        about: Literal["model", "game"] = "game"
+        if stderr is not None and errors != "game" and self.fitted_.knows_game_error:
+            assert self.fitted_.errors is not None
+            stderr, about = (stderr.square() + self.fitted_.errors.game_variance.to(stderr)).sqrt(), "model"
         found = Values(values, base, stderr, self.output_names_)
         if outputs is not None:
             found = found.chosen(outputs)
-        return self.schema_.explanation(x, found, self.partition_, upsample=upsample)
+        explanation = self.schema_.explanation(x, found, self.partition_, upsample=upsample)
+        explanation.errors_about = about
+        explanation.sums_to = sums_to(game, known=grand is not None or anchor == "model")
+        return explanation
 
     def shap_values(
         self, X: Any, *, upsample: bool = False, nsamples: int | Literal["auto"] = "auto", silent: bool = False
@@ -440,6 +461,8 @@ class FastSHAP(SklearnInterface):
         """
         if method not in ESTIMATORS:
             raise InputError(f"method is {method!r}: use one of {sorted(ESTIMATORS)}")
+        self._check_fitted()
+        check_evaluable(self.value_function_)
         result: Estimate = ESTIMATORS[method](self.value_function_, self._encode(X)[:], **options)
         return result
 
@@ -461,13 +484,15 @@ class FastSHAP(SklearnInterface):
         """
         x, fitted = self._encode(X)[:], self.fitted_
         schema = fitted.schema
-        gaps = None
-        if is_surrogate(fitted.game) and len(x) and (predictions is not None or self.model is not None):
+        gaps, grand = None, None
+        imitation = imitation_of(fitted.game)
+        if imitation is not None and len(x) and (predictions is not None or self.model is not None):
             outputs = self._model_outputs()(x, predictions)
-            gaps = (grand_values(fitted.game, x) - outputs).square().sum(1).sqrt()
+            gaps = (grand_values(imitation, x) - outputs).square().sum(1).sqrt()
+            grand = outputs if calls_model(fitted.game) else None
         ratio = None
         if fitted.errors is not None and len(x):
-            expected = fitted.errors.expected(x, fitted.forward(x)[0])
+            expected = fitted.errors.expected(x, fitted.forward(x, grand=grand)[0])
             ratio = float(expected / fitted.errors.head.expected.clamp(min=1e-300))
         return compare(
             fitted.reference, schema.summarise(x), schema.summary_names, schema.summary_discrete, gaps, ratio
@@ -521,7 +546,8 @@ class FastSHAP(SklearnInterface):
 
         The graph's input ``rows`` is float64 (n, columns), with categories as the numbers that the schema in the
         graph's metadata gives them and gaps as NaN, or images as the model takes them. A graph of a game of the
-        model's own takes the model's ``outputs`` too. The graph returns ``shap_values`` (n, players, outputs),
+        model's own takes the model's ``outputs`` too. For a conditional game they may be NaN, and values then sum
+        to the surrogate's output. The graph returns ``shap_values`` (n, players, outputs),
         ``base_values`` and ``predictions`` (n, outputs), and ``error_std`` if error bars were learnt. The graph is
         checked against torch before it is written.
         """
@@ -546,7 +572,8 @@ class FastSHAP(SklearnInterface):
             What `save` wrote.
         model : object, optional
             The user's model. Value functions that call it (marginal, baseline, missing) need it, and so do networks
-            for images that are made of its layers.
+            for images that are made of its layers. Without it, the values of a conditional value function sum to
+            the surrogate's output, unless ``predictions`` are passed.
         network : torch.nn.Module or Backbone, optional
             The body of the explainer network, if it was one of the user's.
         value_function : object, optional

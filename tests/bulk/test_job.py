@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from problems import numbers, people
+from conftest import Exported
+from problems import numbers, people, people_chances
 from sklearn.exceptions import NotFittedError
 
 from fastshapley import FastSHAP, Groups
@@ -663,3 +665,53 @@ def test_the_command_refuses_zero_rows_per_part_and_zero_workers(
         main(["explain", str(saved), str(source), "-o", str(tmp_path / "out"), option, "0"])
     assert stop.value.code == 2
     assert option in capsys.readouterr().err
+
+
+# Conditional games
+
+
+@pytest.mark.parametrize("model", [None, people_chances], ids=["without model", "with model"])
+def test_values_of_a_conditional_game_sum_to_the_model_if_it_is_there(
+    conditional: Exported, model: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame, loaded = write_many(tmp_path / "rows", 12), FastSHAP.load(conditional.saved, model)
+    loaded.progress = False
+    found = loaded.explain_to(tmp_path / "rows", tmp_path / "out", workers=4)
+    sums_to = "surrogate" if model is None else "model"
+    assert found.sums_to == json.loads((tmp_path / "out" / "_fastshapley.json").read_text())["sums_to"] == sums_to
+    assert caplog.text.count("values sum to the surrogate's output") == (model is None)
+    table = read(tmp_path / "out")
+    assert_explains(loaded, features(frame), table)
+    last = loaded.output_names_[1]
+    total = (
+        table[[f"shap_{name}_{last}" for name in loaded.player_names_]].sum(axis=1) + table[f"base_value_{last}"]
+    )
+    gap = np.abs(total - people_chances(features(frame))[:, 1]).max()
+    assert gap > 1e-2 if model is None else gap < 1e-6
+
+
+def test_a_run_of_a_conditional_game_does_not_mix_sums(conditional: Exported, source: Path, tmp_path: Path) -> None:
+    alone, whole = FastSHAP.load(conditional.saved), FastSHAP.load(conditional.saved, people_chances)
+    other = FastSHAP.load(conditional.saved, lambda rows: people_chances(rows)[:, ::-1])
+    for each in (alone, whole, other):
+        each.progress = False
+    whole.explain_to(source, tmp_path / "whole")
+    alone.explain_to(source, tmp_path / "alone")
+    with pytest.raises(InputError, match=r"sum to the output of the model.*load the explainer with its model"):
+        alone.explain_to(source, tmp_path / "whole")
+    with pytest.raises(
+        InputError, match=r"sum to the output of the surrogate.*load the explainer without its model"
+    ):
+        whole.explain_to(source, tmp_path / "alone")
+    with pytest.raises(InputError, match="another model"):
+        other.explain_to(source, tmp_path / "whole")
+    assert whole.explain_to(source, tmp_path / "whole").parts == 0
+
+
+def test_the_command_explains_a_conditional_game_without_its_model(
+    conditional: Exported, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(conditional.saved), str(source), "-o", str(tmp_path / "out"), "--quiet", "--json"]
+    assert main(["explain", *arguments]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["sums_to"] == "surrogate"

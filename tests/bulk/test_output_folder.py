@@ -17,7 +17,7 @@ from pyarrow import fs
 from fastshapley.bulk.file_parts import Part
 from fastshapley.bulk.output_folder import Claim, OutputFolder
 
-CLAIM = Claim("a key", [[1.0], [2.0]], ("/rows.parquet",), 8)
+CLAIM = Claim("a key", [[1.0], [2.0]], ("/rows.parquet",), 8, "model")
 PARTS = [Part("/rows.parquet", "0123abcd", 0, number, number, number + 1) for number in range(3)]
 
 
@@ -37,7 +37,13 @@ def test_a_new_folder_is_created_with_a_manifest(folder: OutputFolder) -> None:
     folder.claim(CLAIM)
     assert os.listdir(folder.path) == ["_fastshapley.json"]
     manifest = json.loads(Path(folder.path, "_fastshapley.json").read_text())
-    assert manifest == {"key": "a key", "files": ["/rows.parquet"], "part_rows": 8, "answers": [[1.0], [2.0]]}
+    assert manifest == {
+        "key": "a key",
+        "files": ["/rows.parquet"],
+        "part_rows": 8,
+        "sums_to": "model",
+        "answers": [[1.0], [2.0]],
+    }
 
 
 def test_the_same_run_claims_its_folder_again_despite_rounding_of_outputs(folder: OutputFolder) -> None:
@@ -52,12 +58,22 @@ def test_the_same_run_claims_its_folder_again_despite_rounding_of_outputs(folder
         (replace(CLAIM, key="another"), "other files, another explainer or other settings"),
         (replace(CLAIM, outputs=[[1.0], [2.1]]), "another model"),
         (replace(CLAIM, outputs=[[1.0]]), "another model"),
+        (replace(CLAIM, sums_to="surrogate"), "sum to the output of the model, and those of this run .* with its"),
     ],
 )
 def test_another_run_cannot_claim_the_folder(folder: OutputFolder, other: Claim, message: str) -> None:
     folder.claim(CLAIM)
     with pytest.raises(InputError, match=message):
         folder.claim(other)
+
+
+def test_a_manifest_that_does_not_say_what_values_sum_to_is_accepted(folder: OutputFolder) -> None:
+    folder.claim(CLAIM)
+    path = Path(folder.path, "_fastshapley.json")
+    manifest = json.loads(path.read_text())
+    del manifest["sums_to"]
+    path.write_text(json.dumps(manifest))
+    folder.claim(CLAIM)
 
 
 def test_only_parts_without_a_file_are_missing(folder: OutputFolder) -> None:

@@ -45,7 +45,8 @@ def cluster() -> Iterator[None]:
     """Start a local Ray cluster with four logical processors."""
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     ray.data.DataContext.get_current().enable_progress_bars = False
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+    for name in (__name__, "problems"):
+        ray.cloudpickle.register_pickle_by_value(sys.modules[name])  # workers cannot import the tests
     yield
     ray.shutdown()
 
@@ -321,3 +322,35 @@ def test_an_error_of_a_spread_model_is_reported() -> None:
         distributed.spread(broken, workers=1)(numbers(3))
     with pytest.raises(ModelError, match=r"model is of type int"):
         distributed.spread(3)
+
+
+def test_a_conditional_game_warns_once_and_sums_alike_on_all_workers(
+    conditional: Exported, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "rows").mkdir()
+    for place in range(3):
+        conditional.X[place * 10 : place * 10 + 10].to_parquet(tmp_path / "rows" / f"{place}.parquet", index=False)
+    alone = FastSHAP.load(conditional.saved)
+    alone.progress = False
+    found = distributed.explain_to(alone, tmp_path / "rows", tmp_path / "alone", workers=2)
+    assert found.sums_to == "surrogate"
+    assert caplog.text.count("values sum to the surrogate's output") == 1
+    found = distributed.explain_to(conditional.explainer, tmp_path / "rows", tmp_path / "whole", workers=2)
+    assert found.sums_to == "model"
+    for fitted, name in ((alone, "alone"), (conditional.explainer, "whole")):
+        column = f"shap_age_{fitted.output_names_[1]}"
+        expected = fitted(conditional.X[:30]).values[:, 0, 1]
+        np.testing.assert_allclose(table_of(tmp_path / name)[column].to_numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_conditional_game_is_fitted_by_several_workers() -> None:
+    X = numbers(200, 3)
+    rows = pd.DataFrame(X, columns=["a", "b", "c"])
+
+    def model(frame: pd.DataFrame) -> NDArray[np.float64]:
+        return frame["a"].to_numpy() * frame["b"].to_numpy()
+
+    fitted = explainer(model, value_function="conditional").fit(ray.data.from_pandas(rows), scaling=2)
+    explanation = fitted(rows[:20])
+    assert explanation.sums_to == "model"
+    np.testing.assert_allclose(explanation.values.sum(1) + explanation.base_values, model(rows[:20]), atol=1e-9)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Exported
+from problems import people_chances
 
 from fastshapley import FastSHAP
 from fastshapley.errors import InputError
@@ -19,6 +20,8 @@ from fastshapley.bulk.row_explainer import (  # noqa: E402
     explain_columns,
     sample_outputs,
     table_schema,
+    warn_of_missing_model,
+    weights_of,
 )
 
 
@@ -54,3 +57,29 @@ def test_a_batch_has_fewer_rows_if_rows_have_many_values(exported: Exported) -> 
 
 def test_a_surrogate_is_not_identified_by_calls_of_the_model(exported: Exported) -> None:
     assert sample_outputs(exported.explainer) is None
+
+
+def test_a_conditional_game_is_identified_by_its_surrogate_and_by_its_model(conditional: Exported) -> None:
+    fitted, alone = conditional.explainer, FastSHAP.load(conditional.saved)
+    game = fitted.value_function_
+    parts = [*fitted.network_.state_dict().values(), *game.surrogate_.network_.state_dict().values(), game.null]
+    found = weights_of(fitted)
+    assert len(found) == len(parts)
+    assert all(left is right or left.equal(right) for left, right in zip(found, parts, strict=True))
+    assert sample_outputs(alone) is None
+    outputs = sample_outputs(fitted)
+    assert outputs is not None
+    np.testing.assert_allclose(outputs, game.donors_.outputs[:32])
+    assert sample_outputs(FastSHAP.load(conditional.saved, people_chances)) == outputs
+
+
+def test_a_conditional_game_warns_once_that_it_has_no_model(
+    conditional: Exported, exported: Exported, caplog: pytest.LogCaptureFixture
+) -> None:
+    for fitted in (exported.explainer, conditional.explainer):
+        warn_of_missing_model(fitted)
+    assert caplog.text == ""
+    alone = FastSHAP.load(conditional.saved)
+    warn_of_missing_model(alone)
+    warn_of_missing_model(alone)
+    assert caplog.text.count("The explainer has no model") == 1

@@ -257,3 +257,24 @@ def test_a_checkpoint_folder_from_the_options_is_kept(folder: Path, capsys: Told
     capsys.readouterr()
     assert fit("--checkpoint", "work", "--seed", "0", "--json", "--quiet") == 0
     assert json.loads(capsys.readouterr().out)["resumed"] is True
+
+
+def test_a_conditional_value_function_is_fitted_explained_and_exported(folder: Path, capsys: Told) -> None:
+    assert fit("--value-function", "conditional", "--json", "--quiet") == 0
+    assert json.loads(capsys.readouterr().out)["value_function"] == "conditional"
+    assert main(["report", "out.fastshap"]) == 0
+    assert "conditional, link identity" in capsys.readouterr().out
+    explain = ["explain", "out.fastshap", "rows.csv", "--quiet", "--json", "-o"]
+    for options, sums_to in ((["whole", "--model", "own_model:model"], "model"), (["alone"], "surrogate")):
+        assert main([*explain, *options]) == 0
+        assert json.loads(capsys.readouterr().out)["sums_to"] == sums_to
+    pytest.importorskip("onnxscript", reason="needs the onnx extra")
+    for command in (["export", "out.fastshap"], ["page", "out.onnx", "-o", "page"]):
+        assert main(command) == 0
+    assert Path("page/index.html").exists()
+
+
+def test_the_help_lists_the_value_functions(capsys: Told) -> None:
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    assert "{auto,conditional,surrogate,marginal,baseline}" in capsys.readouterr().out

@@ -44,6 +44,7 @@ def known(rows: Array) -> Array:
 
 
 def fit(model: Any, X: Any, **options: Any) -> FastSHAP:
+    options = {"value_function": "surrogate", **options}
     return FastSHAP(model, recipe=RECIPE, random_state=0, progress=False, **options).fit(X)
 
 

@@ -24,6 +24,7 @@ Y = X["a"] * X["b"] + X["c"]
 
 
 def fit(model: Any, **options: Any) -> FastSHAP:
+    options = {"value_function": "surrogate", **options}
     return FastSHAP(model, recipe=RECIPE, random_state=0, progress=False, **options).fit(X)
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import Exported
 from games import Additive
-from problems import QUICK, explainer, numbers, people
+from problems import QUICK, explainer, numbers, people, people_chances
 from safetensors import safe_open
 from safetensors.torch import save_file
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -25,6 +26,7 @@ from fastshapley import FastSHAP, Groups
 from fastshapley.errors import FileFormatError, InputError, ModelError
 from fastshapley.networks import Perceptron, PlayerPerceptron
 from fastshapley.value_functions import Baseline, Marginal, Surrogate
+from fastshapley.value_functions.conditional import Conditional
 
 
 def score(frame: pd.DataFrame) -> Any:
@@ -281,3 +283,67 @@ def test_an_onnx_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "it.onnx").write_bytes(b"\x08\x08\x12\x07pytorch" * 20)
     with pytest.raises(FileFormatError, match=r"it\.onnx is a graph, for serve and page"):
         FastSHAP.load(tmp_path / "it.onnx")
+
+
+def parts_of(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """Return the metadata and the tensors of a file."""
+    with safe_open(path, framework="pt") as file:
+        return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+
+
+@pytest.mark.parametrize("model", [None, people_chances], ids=["without model", "with model"])
+def test_a_conditional_game_is_saved_again_as_the_same_bytes(
+    conditional: Exported, model: Any, tmp_path: Path
+) -> None:
+    loaded = FastSHAP.load(conditional.saved, model)
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == conditional.saved.read_bytes()
+
+
+def test_a_conditional_game_with_its_model_has_the_same_values_after_loading(conditional: Exported) -> None:
+    loaded, X = FastSHAP.load(conditional.saved, people_chances), conditional.X[:20]
+    fitted = conditional.explainer
+    assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
+    np.testing.assert_array_equal(loaded.estimate(X[:2]).values, fitted.estimate(X[:2]).values)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_a_truncated_file_of_a_conditional_game_is_refused(
+    conditional: Exported, tmp_path: Path, share: float
+) -> None:
+    data = conditional.saved.read_bytes()
+    (tmp_path / "cut").write_bytes(data[: int(share * len(data))])
+    with pytest.raises(FileFormatError, match="cut short"):
+        FastSHAP.load(tmp_path / "cut")
+
+
+def test_a_file_of_a_conditional_game_without_one_of_its_tensors_is_refused(
+    conditional: Exported, tmp_path: Path
+) -> None:
+    metadata, tensors = parts_of(conditional.saved)
+    # The first files do not have these.
+    optional = {"value_function.surrogate.model_null", "errors.noise_scale", "errors.game"}
+    assert {"value_function.rows", "value_function.surrogate.null", "reference.gaps"} < tensors.keys()
+    for name in tensors.keys() - optional:
+        save_file({key: value for key, value in tensors.items() if key != name}, tmp_path / "file", metadata)
+        with pytest.raises(FileFormatError, match=r"lacks the tensor|has weights of"):
+            FastSHAP.load(tmp_path / "file")
+
+
+def test_a_sampler_of_the_user_must_be_passed_again(tmp_path: Path) -> None:
+    X = numbers()
+
+    def sample(x: torch.Tensor, s: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.where(s, x, torch.randn(x.shape, generator=generator, dtype=x.dtype))
+
+    def model(rows: Any) -> Any:
+        return rows[:, 0] * rows[:, 1]
+
+    fitted = explainer(model, value_function=Conditional(sample)).fit(X)
+    fitted.save(tmp_path / "file")
+    with pytest.raises(FileFormatError, match="sampler is a function of your own: pass it as value_function="):
+        FastSHAP.load(tmp_path / "file", model)
+    for given in (sample, Conditional(sample)):
+        loaded = FastSHAP.load(tmp_path / "file", model, value_function=given)
+        assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
+        np.testing.assert_array_equal(loaded.estimate(X[:2]).values, fitted.estimate(X[:2]).values)

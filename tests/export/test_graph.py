@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from problems import explainer, records
+from conftest import Exported
+from problems import explainer, people_chances, records
 from small_images import X as IMAGES
 
 from fastshapley import FastSHAP
 from fastshapley.errors import FileFormatError, InputError
+from fastshapley.export import graph as graph_module
 from fastshapley.export.graph import Graph
 
 
@@ -207,3 +209,43 @@ def test_a_graph_imports_neither_torch_nor_pandas(path: Path, table: Any, tmp_pa
     """
     arguments = [str(path), str(tmp_path / "rows.json")]
     subprocess.run([sys.executable, "-c", textwrap.dedent(script), *arguments], check=True)
+
+
+def test_outputs_are_optional_for_a_conditional_game(conditional: Exported, exported: Exported) -> None:
+    graph, X = Graph(conditional.graph), conditional.X[:5]
+    assert (graph.takes_outputs, graph.needs_outputs, graph.sums_to) == (True, False, "surrogate")
+    plain = Graph(exported.graph)
+    assert (plain.takes_outputs, plain.needs_outputs, plain.sums_to) == (False, False, "surrogate")
+    rows, outputs = graph.encode(records(X)), people_chances(X)
+    np.testing.assert_allclose(graph(rows, outputs)["shap_values"], conditional.explainer(X).values, atol=1e-5)
+    alone = FastSHAP.load(conditional.saved)
+    np.testing.assert_allclose(graph(rows)["shap_values"], alone(X).values, atol=1e-5)
+    assert graph.example()[1] is None
+    with pytest.raises(InputError, match=r"takes the model's outputs: pass outputs of shape \(5, 2\)"):
+        graph(rows, outputs[:3])
+
+
+def test_what_values_sum_to_depends_on_the_outputs(conditional: Exported, baseline_graph: Path) -> None:
+    graph, outputs = Graph(conditional.graph), np.full((3, 2), 0.5)
+    assert graph.sums_with(outputs) == "model"
+    outputs[1, 0] = np.nan
+    assert graph.sums_with(outputs) == "mixed"
+    outputs[:, 1] = np.nan
+    assert graph.sums_with(outputs) == graph.sums_with(None) == "surrogate"
+    assert Graph(baseline_graph).sums_with(outputs) == "model"
+
+
+def test_a_graph_from_before_optional_outputs_can_be_read(
+    baseline_graph: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata of such a graph does not say what values sum to."""
+
+    def old(session: Any, label: str) -> dict[str, Any]:
+        about = read(session, label)
+        del about["sums_to"]
+        return about
+
+    read = graph_module._read_metadata
+    monkeypatch.setattr(graph_module, "_read_metadata", old)
+    assert (Graph(path).sums_to, Graph(path).needs_outputs) == ("surrogate", False)
+    assert (Graph(baseline_graph).sums_to, Graph(baseline_graph).needs_outputs) == ("model", True)

@@ -14,9 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import Exported
 from games import Additive
 from numpy.typing import NDArray
-from problems import QUICK, explainer, numbers, people
+from problems import QUICK, explainer, numbers, people, people_chances
+from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
@@ -28,6 +30,7 @@ from torch import nn
 from fastshapley import FastSHAP, Groups, Training, UNet
 from fastshapley.cli import main
 from fastshapley.errors import ExportError, InputError
+from fastshapley.networks import TableEncoder
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
 pytest.importorskip("onnxscript", reason="needs the onnx extra")
@@ -71,6 +74,30 @@ def test_the_graph_of_a_table_returns_the_values_of_the_explainer(
         total = found["shap_values"].sum(1) + found["base_values"]
         np.testing.assert_allclose(found["predictions"], total, atol=1e-5)
         np.testing.assert_allclose(found["error_std"], fitted(X[:300], errors=True).error_std, atol=1e-5)
+
+
+def test_the_graph_of_networks_that_can_jump_returns_the_values_of_the_explainer(tmp_path: Path) -> None:
+    """There are strings, categories and gaps, and rows on both sides of each cut."""
+    X, y = people(400)
+    kinds = ColumnTransformer([("kinds", OrdinalEncoder(), ["job", "city"])], remainder="passthrough")
+    model = make_pipeline(kinds, HistGradientBoostingClassifier()).fit(X, y)
+    fitted = explainer(model, recipe=replace(RECIPE, cuts=8)).fit(X)
+    encoder = fitted.network_.encoder
+    assert isinstance(encoder, TableEncoder)
+    assert {fitted.feature_names_in_[j] for j in encoder.columns[encoder.plain_inputs :]} == {"age", "income"}
+    path = tmp_path / "graph.onnx"
+    fitted.export_onnx(path)
+    rows = fitted.schema_.encode(X)[:][: 2 * len(encoder.cut)]
+    for i, (column, cut) in enumerate(zip(encoder.cut_columns.tolist(), encoder.cut.tolist(), strict=True)):
+        rows[2 * i : 2 * i + 2, column] = torch.tensor([cut, np.nextafter(cut, np.inf)])
+    found = run(path, rows=rows.numpy())
+    values, _, predictions = fitted.explain_encoded(rows)
+    np.testing.assert_allclose(found["shap_values"], values, atol=1e-5)
+    np.testing.assert_allclose(found["predictions"], predictions, atol=1e-5)
+    fitted.save(tmp_path / "file.fastshap")
+    loaded = FastSHAP.load(tmp_path / "file.fastshap")
+    assert torch.equal(loaded.explain_encoded(rows)[0], values)
+    assert loaded.recipe == fitted.recipe
 
 
 def test_the_metadata_holds_columns_players_outputs_report_and_ranges(
@@ -180,3 +207,69 @@ def test_explainers_that_cannot_be_exported_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="has no null"):
         fitted.export_onnx(tmp_path / "graph.onnx")
+
+
+def test_the_graph_of_a_conditional_game_takes_outputs_or_nan(conditional: Exported) -> None:
+    """A row with an output that is not known has the values of an explainer without its model."""
+    X, fitted = conditional.X[:30], conditional.explainer
+    alone = FastSHAP.load(conditional.saved)
+    x = fitted.schema_.encode(X)[:].numpy()
+    outputs = people_chances(X)
+    known = run(conditional.graph, rows=x, outputs=outputs)
+    expected = fitted(X, errors=True)
+    np.testing.assert_allclose(known["shap_values"], expected.values, atol=1e-5)
+    np.testing.assert_allclose(known["error_std"], expected.error_std, atol=1e-5)
+    np.testing.assert_allclose(known["predictions"], outputs, atol=1e-9)
+    estimated = run(conditional.graph, rows=x, outputs=np.full_like(outputs, np.nan))
+    np.testing.assert_allclose(estimated["shap_values"], alone(X).values, atol=1e-5)
+    assert np.abs(estimated["predictions"] - outputs).max() > 0.02  # the surrogate is not the model
+    outputs[::2, 1] = np.nan
+    mixed = run(conditional.graph, rows=x, outputs=outputs)
+    for name, values in mixed.items():
+        np.testing.assert_allclose(values[::2], estimated[name][::2], atol=1e-9)
+        np.testing.assert_allclose(values[1::2], known[name][1::2], atol=1e-9)
+
+
+def test_the_graph_of_a_conditional_game_with_a_link_and_one_output(tmp_path: Path) -> None:
+    X = numbers(300)
+    fitted = explainer(lambda rows: 1 / (1 + np.exp(-rows[:, 0])), value_function="conditional", link="logit").fit(
+        X
+    )
+    fitted.save(tmp_path / "file.fastshap")
+    fitted.export_onnx(tmp_path / "graph.onnx")
+    known = run(tmp_path / "graph.onnx", rows=X[:9], outputs=X[:9, :1])
+    np.testing.assert_allclose(known["shap_values"][..., 0], fitted(X[:9]).values, atol=1e-5)
+    estimated = run(tmp_path / "graph.onnx", rows=X[:9], outputs=np.full((9, 1), np.nan))
+    alone = FastSHAP.load(tmp_path / "file.fastshap")
+    np.testing.assert_allclose(estimated["shap_values"][..., 0], alone(X[:9]).values, atol=1e-5)
+
+
+@pytest.mark.parametrize("unknown", [0, 2, 5])
+def test_the_check_of_a_conditional_graph_covers_known_and_unknown_outputs(
+    unknown: int, conditional: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runtime that is wrong for one kind of outputs only is found."""
+    session = onnxruntime.InferenceSession
+
+    class Wrong:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.session = session(*args, **options)
+
+        def get_outputs(self) -> Any:
+            return self.session.get_outputs()
+
+        def run(self, names: Any, given: dict[str, NDArray[np.float64]]) -> Any:
+            rows = len(given["rows"])
+            wrong = rows > 1 and np.isnan(given["outputs"]).any(1).sum() == unknown
+            return [part + 1e-3 * wrong for part in self.session.run(names, given)]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Wrong)
+    with pytest.raises(ExportError, match="differs from torch"):
+        conditional.explainer.export_onnx(tmp_path / "graph.onnx")
+
+
+def test_the_metadata_says_what_values_sum_to(
+    exported: Exported, conditional: Exported, baseline_graph: Path
+) -> None:
+    files = (exported.graph, conditional.graph, baseline_graph)
+    assert [metadata(file)["sums_to"] for file in files] == ["surrogate", "surrogate", "model"]

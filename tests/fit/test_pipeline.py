@@ -50,7 +50,9 @@ def fit(model: SlowModel, seconds: float, **options: Any) -> Any:
     return pipeline.fit(settings, FitData(numbers(ROWS), clock=model.clock(seconds)))
 
 
-@pytest.mark.parametrize("value_function", ["surrogate", Marginal(4)], ids=["surrogate", "marginal"])
+@pytest.mark.parametrize(
+    "value_function", ["auto", "surrogate", Marginal(4)], ids=["conditional", "surrogate", "marginal"]
+)
 @pytest.mark.parametrize("seconds", [20.0, 60.0])
 def test_a_fit_keeps_its_time_budget(value_function: Any, seconds: float) -> None:
     """A started block of evaluations or labels is finished after the time limit; this takes at most 30 % longer."""

@@ -34,7 +34,7 @@ def test_the_error_for_an_invalid_parameter_names_it(options: dict[str, Any], me
         Settings(model, **options).check("surrogate")
 
 
-@pytest.mark.parametrize("game", ["conditional", Marginal, object()])
+@pytest.mark.parametrize("game", ["copula", Marginal, object()])
 def test_an_unknown_value_function_is_refused(game: Any) -> None:
     with pytest.raises(ValueError, match=r"value_function is .* use one of"):
         Settings(model).check(game)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import small_images
 import torch
-from problems import explainer, numbers, people, people_model
+from conftest import Exported
+from problems import explainer, numbers, people, people_chances, people_model
 from torch import Tensor
 
 from fastshapley import FastSHAP, Groups
@@ -247,3 +248,15 @@ def test_the_import_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(sys.modules, "fastshapley.interop.captum")
     with pytest.raises(ImportError, match=r"needs captum: install it with pip install 'fastshapley\[images\]'"):
         import fastshapley.interop.captum  # noqa: F401
+
+
+def test_attributions_of_a_conditional_game_sum_to_the_model_if_it_is_there(conditional: Exported) -> None:
+    X = conditional.X[:10]
+    for fitted in (conditional.explainer, FastSHAP.load(conditional.saved)):
+        x = fitted.schema_.encode(X)[:]
+        method = FastShap(fitted)
+        attributions, delta = method.attribute(x, target=1, return_convergence_delta=True)
+        assert delta.abs().max() < 1e-6
+        totals = attributions.sum(1) + fitted.value_function_.null[1]
+        gap = np.abs(totals.numpy() - people_chances(X)[:, 1]).max()
+        assert gap < 1e-6 if fitted is conditional.explainer else gap > 1e-2

@@ -22,7 +22,8 @@ import pandas as pd
 import pytest
 import small_images
 import torch
-from problems import explainer, numbers, people, people_model
+from conftest import Exported
+from problems import explainer, numbers, people, people_chances, people_model
 
 from fastshapley import FastSHAP, Groups
 from fastshapley.errors import FileFormatError, InputError, ModelError
@@ -314,3 +315,14 @@ def test_the_import_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(sys.modules, "fastshapley.interop.mlflow")
     with pytest.raises(ImportError, match=r"needs mlflow: install it with pip install 'fastshapley\[mlflow\]'"):
         import fastshapley.interop.mlflow  # noqa: F401
+
+
+def test_a_conditional_game_is_served_with_the_sum_of_its_surrogate(conditional: Exported, tmp_path: Path) -> None:
+    interop.save_explainer(conditional.explainer, tmp_path / "saved")
+    metadata = mlflow.models.Model.load(os.fspath(tmp_path / "saved")).metadata
+    assert metadata["sums_to"] == "surrogate"
+    X = conditional.X[:5]
+    served = mlflow.pyfunc.load_model(os.fspath(tmp_path / "saved")).predict(X)
+    check(served, FastSHAP.load(conditional.saved), X)
+    whole = interop.load_explainer(tmp_path / "saved", people_chances)
+    np.testing.assert_array_equal(whole(X).values, conditional.explainer(X).values)

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import Exported
 from games import GAMES, Glove, KnownGame, Moebius
 from numpy.typing import NDArray
 from problems import explainer, numbers, people, people_model
 
 from fastshapley import FastSHAP, Groups
 from fastshapley.coalitions import enumerate_coalitions
-from fastshapley.errors import InputError
+from fastshapley.errors import InputError, ModelError
 from fastshapley.estimators import exact
 
 shapiq = pytest.importorskip("shapiq", reason="needs the shapiq extra")
@@ -235,3 +236,17 @@ def test_the_import_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(sys.modules, "fastshapley.interop.shapiq")
     with pytest.raises(ImportError, match=r"needs shapiq: install it with pip install 'fastshapley\[shapiq\]'"):
         import fastshapley.interop.shapiq  # noqa: F401
+
+
+def test_a_conditional_game_explains_without_its_model_but_is_not_evaluated(conditional: Exported) -> None:
+    X, fitted, alone = conditional.X[:2], conditional.explainer, FastSHAP.load(conditional.saved)
+    exact_values = shapiq.ExactComputer(Game.of(fitted, X[:1], output=1))("SV").get_n_order_values(1)
+    np.testing.assert_allclose(exact_values, fitted.estimate(X[:1]).values[0, :, 1], atol=1e-6)
+    found = Explainer(alone, output=1).explain_X(X)
+    np.testing.assert_allclose(found[0].get_n_order_values(1), alone(X).values[0, :, 1], atol=1e-9)
+    for call in (
+        lambda: Explainer(alone, output=1).explain_X(X, budget=20),
+        lambda: Game.of(alone, X[:1], output=1)(np.ones((1, 5), dtype=bool)),
+    ):
+        with pytest.raises(ModelError, match="conditional value function calls the model"):
+            call()

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import shap
-from problems import explainer
+from problems import explainer, people_chances
 from servers import Server, serving
 from small_images import X as IMAGES
 
@@ -58,6 +58,7 @@ def test_a_table_with_categories_and_missing_values(server: Server, exported: An
     found = Client(server.url, "people").explain(X)
     expected = exported.explainer(X, errors=True)
     assert_same(found, expected)
+    assert found.sums_to == expected.sums_to == "surrogate"
     assert found.feature_names == expected.feature_names
     assert found.output_names == expected.output_names
     np.testing.assert_array_equal(found.data, expected.data)
@@ -157,3 +158,30 @@ def test_a_missing_server_or_a_bad_address_is_an_error() -> None:
         Client(f"http://127.0.0.1:{port}", "people").explain(np.zeros((1, 2)))
     with pytest.raises(InputError, match="url must begin with http"):
         Client("file:///etc/passwd")
+
+
+def test_outputs_of_a_conditional_game_are_optional(conditional: Any) -> None:
+    """The saved explainer is served, without its model."""
+    X, outputs = conditional.X[:20], people_chances(conditional.X[:20])
+    alone = FastSHAP.load(conditional.saved)
+    with serving(conditional.saved, "--max-rows", "8") as server:
+        client = Client(server.url)
+        known = client.explain(X, outputs)
+        assert known.sums_to == "model"
+        assert_same(known, conditional.explainer(X, errors=True))
+        estimated = client.explain(X)
+        assert estimated.sums_to == "surrogate"
+        assert_same(estimated, alone(X, errors=True))
+        assert np.abs(estimated.values - known.values).max() > 1e-3
+        outputs[10:, 0] = np.nan  # requests of some rows with outputs, and of others without
+        mixed = client.explain(X, outputs)
+        assert mixed.sums_to == "mixed"
+        np.testing.assert_allclose(mixed.values[:10], known.values[:10], atol=1e-9)
+        np.testing.assert_allclose(mixed.values[10:], estimated.values[10:], atol=1e-9)
+        np.testing.assert_allclose(client.predict(X)[10:], client.predict(X, outputs)[10:])
+        rows = {"name": "rows", "shape": [1, 5], "datatype": "FP64", "data": [40, 31.5, 0, 1, 1]}
+        given = {"name": "outputs", "shape": [1, 2], "datatype": "FP64", "data": [0.25, 0.75]}
+        for inputs, sums_to in (([rows], "surrogate"), ([rows, given], "model")):
+            status, answer = server.ask("/v2/models/people/infer", {"inputs": inputs})
+            assert (status, answer["parameters"]) == (200, {"sums_to": sums_to})
+        assert [part["data"] for part in answer["outputs"] if part["name"] == "predictions"] == [[0.25, 0.75]]

@@ -53,6 +53,13 @@ def test_a_graph_that_needs_the_outputs_of_the_model(script: Any, baseline_graph
     assert_same_as_onnxruntime(script, baseline_graph.read_bytes(), 1e-6, rows=rows, outputs=outputs)
 
 
+def test_a_graph_with_optional_outputs(script: Any, conditional: Any) -> None:
+    rows = Graph(conditional.graph).encode(records(conditional.X[:10]))
+    outputs = np.random.default_rng(0).uniform(size=(10, 2))
+    outputs[::2, 0] = np.nan
+    assert_same_as_onnxruntime(script, conditional.graph.read_bytes(), 1e-6, rows=rows, outputs=outputs)
+
+
 def test_a_network_that_the_user_defines(script: Any, tmp_path: Path) -> None:
     X = numbers(300)
     layers = [nn.LayerNorm(8), nn.GELU(), nn.BatchNorm1d(8), nn.LeakyReLU(), nn.Softplus(), nn.Softmax(1), nn.ELU()]

@@ -54,13 +54,16 @@ def test_an_answer_has_one_explanation_per_row(graph: Graph, exported: Any) -> N
         np.testing.assert_allclose(answer["predictions"][row], total, atol=1e-5)
     assert len(answer["explanations"]) == 3
     assert answer["feature_names"] == list(exported.X.columns)
+    assert answer["sums_to"] == "surrogate"
+    assert write_explanations(results, graph, "mixed")["sums_to"] == "mixed"
     assert answer["output_names"] == ["0", "1"]
 
 
 def test_predictions_have_no_explanations(graph: Graph, exported: Any) -> None:
     results = graph(graph.encode(records(exported.X[:3])))
     answer = write_predictions(results, graph)
-    assert answer.keys() == {"predictions", "output_names"}
+    assert answer.keys() == {"predictions", "output_names", "sums_to"}
+    assert answer["sums_to"] == "surrogate"
     np.testing.assert_array_equal(answer["predictions"], results["predictions"])
 
 
@@ -86,3 +89,29 @@ def test_the_description_lists_columns_and_categories(graph: Graph) -> None:
     assert list(row["properties"]) == ["age", "income", "job", "city", "member"]
     assert row["properties"]["job"]["examples"] == ["chef", "clerk", "nurse"]
     assert schema["anyOf"][0]["properties"]["instances"]["maxItems"] == 100
+
+
+def test_outputs_may_be_left_out_if_they_are_optional(conditional: Any) -> None:
+    graph, X = Graph(conditional.graph), conditional.X[:2]
+    body = {"instances": records(X)}
+    assert np.isnan(read_rows(body, graph, 100)[1]).all()
+    assert np.isnan(read_rows(ROW, graph, 100)[1]).all()
+    given = {**body, "outputs": [[0.25, 0.75], None]}
+    np.testing.assert_array_equal(read_rows(given, graph, 100)[1], [[0.25, 0.75], [np.nan, np.nan]])
+
+
+def test_optional_outputs_are_described(conditional: Any) -> None:
+    """An example without outputs is valid, and so are outputs with null."""
+    jsonschema = pytest.importorskip("jsonschema")
+    graph = Graph(conditional.graph)
+    explain = KSERVE_V1.describe_model("people", graph, 100)["/v1/models/people:explain"]["post"]
+    content = explain["requestBody"]["content"]["application/json"]
+    example = content["example"]
+    assert example.keys() == {"instances"}
+    for outputs in ([[0.5, 0.5]], [None], [[None, 0.5]], None):
+        jsonschema.validate({**example, "outputs": outputs}, content["schema"]["anyOf"][0])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**example, "outputs": [[0.5]]}, content["schema"]["anyOf"][0])
+    answer = explain["responses"]["200"]["content"]["application/json"]["schema"]
+    assert answer["properties"]["sums_to"]["enum"] == ["model", "surrogate", "mixed"]
+    assert "sums_to" in answer["required"]

@@ -92,7 +92,8 @@ def test_too_many_rows_are_refused_before_they_are_read(graph: Graph) -> None:
 def test_an_answer_has_the_outputs_that_were_requested(graph: Graph) -> None:
     results = graph(graph.example()[0])
     outputs = requested_outputs({"outputs": [{"name": "predictions"}]}, graph)
-    answer = write_outputs(results, outputs, "people", "a")
+    answer = write_outputs(results, outputs, "people", "a", "surrogate")
+    assert answer["parameters"] == {"sums_to": "surrogate"}
     (output,) = answer["outputs"]
     assert (answer["model_name"], answer["id"]) == ("people", "a")
     assert (output["name"], output["shape"], output["datatype"]) == ("predictions", [1, 2], "FP64")
@@ -149,3 +150,33 @@ def test_the_example_of_the_description_can_be_read(graph: Graph) -> None:
     infer = KSERVE_V2.describe_model("people", graph, 100)["/v2/models/people/infer"]["post"]
     example = infer["requestBody"]["content"]["application/json"]["example"]
     np.testing.assert_array_equal(read_rows(example, graph, 100)[0], graph.example()[0])
+
+
+def test_outputs_may_be_left_out_if_they_are_optional(conditional: Any) -> None:
+    graph = Graph(conditional.graph)
+    assert np.isnan(read_rows({"inputs": [tensor()]}, graph, 100)[1]).all()
+    for data, expected in (([0.25, 0.75], [[0.25, 0.75]]), ([None, None], [[np.nan, np.nan]])):
+        outputs = tensor("outputs", shape=[1, 2], data=data)
+        np.testing.assert_array_equal(read_rows({"inputs": [tensor(), outputs]}, graph, 100)[1], expected)
+
+
+def test_optional_outputs_are_described(conditional: Any) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    graph = Graph(conditional.graph)
+    metadata = model_metadata("people", graph)
+    assert [part["name"] for part in metadata["inputs"]] == ["rows", "outputs"]
+    assert metadata["parameters"]["optional_inputs"] == ["outputs"]
+    assert metadata["parameters"]["sums_to"] == "surrogate"
+    infer = KSERVE_V2.describe_model("people", graph, 100)["/v2/models/people/infer"]["post"]
+    content = infer["requestBody"]["content"]["application/json"]
+    assert [part["name"] for part in content["example"]["inputs"]] == ["rows"]
+    jsonschema.validate(content["example"], content["schema"])
+    for data in ([0.5, 0.5], [None, None]):
+        outputs = tensor("outputs", shape=[1, 2], data=data)
+        jsonschema.validate({"inputs": [*content["example"]["inputs"], outputs]}, content["schema"])
+    answer = infer["responses"]["200"]["content"]["application/json"]["schema"]
+    assert answer["properties"]["parameters"]["properties"]["sums_to"]["enum"] == ["model", "surrogate", "mixed"]
+
+
+def test_outputs_that_are_needed_are_not_optional(baseline_graph: Path) -> None:
+    assert model_metadata("it", Graph(baseline_graph))["parameters"]["optional_inputs"] == []

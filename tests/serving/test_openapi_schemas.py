@@ -9,7 +9,15 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs the serve extra")
 from fastshapley.export.graph import Graph
-from fastshapley.serving.openapi_schemas import example_row, object_schema, operation, row_schema, tuple_schema
+from fastshapley.serving.openapi_schemas import (
+    example_row,
+    fixed_numbers_schema,
+    object_schema,
+    operation,
+    row_schema,
+    sums_to_schema,
+    tuple_schema,
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +69,16 @@ def test_only_operations_with_a_body_can_fail_because_of_it() -> None:
     assert posted["responses"].keys() == {"200", "400", "401", "408", "413"}
     assert posted["requestBody"]["content"]["application/json"]["example"] == {"a": 1}
     assert "security" not in posted
+
+
+def test_what_values_sum_to_is_fixed_unless_outputs_are_optional(
+    graph: Graph, baseline_graph: Path, conditional: Any
+) -> None:
+    assert sums_to_schema(graph)["enum"] == ["surrogate"]
+    assert sums_to_schema(Graph(baseline_graph))["enum"] == ["model"]
+    assert sums_to_schema(Graph(conditional.graph))["enum"] == ["model", "surrogate", "mixed"]
+
+
+def test_numbers_may_be_null_on_request() -> None:
+    assert fixed_numbers_schema(2)["items"] == {"type": "number"}
+    assert fixed_numbers_schema(2, nullable=True)["items"] == {"type": ["number", "null"]}

@@ -11,7 +11,13 @@ import pytest
 pytest.importorskip("starlette", reason="needs the serve extra")
 from fastshapley.errors import InputError
 from fastshapley.export.graph import Graph
-from fastshapley.serving.serving_protocol import TooManyRowsError, check_row_count, graph_inputs, numeric_array
+from fastshapley.serving.serving_protocol import (
+    TooManyRowsError,
+    check_row_count,
+    graph_inputs,
+    numeric_array,
+    sums_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +65,33 @@ def test_missing_or_bad_outputs_are_refused(outputs: Any, message: str, baseline
     graph = Graph(baseline_graph)
     with pytest.raises(InputError, match=message):
         graph_inputs(np.repeat(graph.example()[0], 2, axis=0), outputs, graph)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected", "sums_to"),
+    [
+        (None, [[np.nan] * 2] * 2, "surrogate"),
+        ([None, None], [[np.nan] * 2] * 2, "surrogate"),
+        ([[0.25, 0.75], None], [[0.25, 0.75], [np.nan] * 2], "mixed"),
+        ([[0.25, 0.75], [None, 0.5]], [[0.25, 0.75], [np.nan, 0.5]], "mixed"),
+        ([[0.25, 0.75], [0.5, 0.5]], [[0.25, 0.75], [0.5, 0.5]], "model"),
+    ],
+)
+def test_optional_outputs_may_be_left_out(outputs: Any, expected: Any, sums_to: str, conditional: Any) -> None:
+    graph = Graph(conditional.graph)
+    arrays = graph_inputs(np.repeat(graph.example()[0], 2, axis=0), outputs, graph)
+    np.testing.assert_array_equal(arrays[1], expected)
+    assert sums_of(arrays, graph) == sums_to
+
+
+@pytest.mark.parametrize("outputs", [[[0.5, 0.5]], [[0.5, 1e999], None], [0.5, None], [["a", "b"], None], "ab", {}])
+def test_bad_optional_outputs_are_refused(outputs: Any, conditional: Any) -> None:
+    graph = Graph(conditional.graph)
+    with pytest.raises(InputError, match="outputs must be"):
+        graph_inputs(np.repeat(graph.example()[0], 2, axis=0), outputs, graph)
+
+
+def test_values_of_a_graph_without_outputs_sum_to_the_surrogate(graph: Graph, baseline_graph: Path) -> None:
+    rows = graph.example()[0]
+    assert sums_of((rows,), graph) == "surrogate"
+    assert sums_of((rows, np.zeros((1, 2))), Graph(baseline_graph)) == "model"

@@ -18,6 +18,7 @@ from browser import assert_shows, bars, changed, fits, onnx, page_of, value
 from problems import records
 from sklearn.datasets import load_iris
 
+from fastshapley import FastSHAP
 from fastshapley.cli import main
 from fastshapley.export.graph import Graph
 from fastshapley.serving.static_page import static_files
@@ -160,6 +161,23 @@ def test_the_page_asks_for_the_outputs_of_the_model_if_the_graph_needs_them(
     assert bars(page) == pytest.approx(dict(zip(graph.players, found, strict=True)), abs=1e-6)
 
 
+def test_the_page_of_a_conditional_game_shows_the_estimates_of_the_surrogate(
+    opened: Any, conditional: Any, tmp_path: Path
+) -> None:
+    page = opened(page_of(conditional.graph, tmp_path / "page", records(conditional.X[:3])))
+    assert page.locator("#outputs").count() == 0
+    sentence = "The predictions are a surrogate's estimates of the model's outputs."
+    assert page.locator("#sums").inner_text() == sentence
+    assert_shows(page, FastSHAP.load(conditional.saved), conditional.X[:1])
+    assert "Computed in your browser" in page.locator("#where").inner_text()
+
+
+def test_the_page_of_the_model_itself_does_not_speak_of_a_surrogate(
+    opened: Any, baseline_graph: Path, tmp_path: Path
+) -> None:
+    assert opened(page_of(baseline_graph, tmp_path / "page", [])).locator("#sums").is_hidden()
+
+
 def test_a_group_of_columns_has_several_controls_and_one_bar(
     opened: Any, groups_graph: Path, exported: Any, tmp_path: Path
 ) -> None:
@@ -203,7 +221,7 @@ def test_html_in_names_is_shown_as_text(opened: Any, exported: Any, tmp_path: Pa
     [
         (None, "The error of these values was not measured."),
         ({"held_out": False, "relative_squared_error": float("nan")}, "larger error than was measured here"),
-        ({"fidelity": 1.0, "surrogate_error": 0.0}, "These values explain the model itself."),
+        ({"fidelity": 1.0, "game_error": 0.0}, "These values explain the model itself."),
         ({"rows": 3, "relative_squared_error": 0.25}, "The error is 50.0 % of the size of the values"),
     ],
 )

@@ -133,7 +133,8 @@ def test_a_surrogate_is_compared_with_the_model() -> None:
     assert found.report.fidelity_by_size is not None
     assert list(found.report.fidelity_by_size) == ["0 %", "25 %", "50 %", "75 %", "100 %"]
     squares = float(found.model_distances.square().mean())
-    assert found.report.surrogate_error == pytest.approx(squares)
+    assert found.report.game_error == pytest.approx(squares)
+    assert "surrogate" in found.report.game_error_source
     assert found.model_distances.shape == (40,)
 
 
@@ -167,7 +168,7 @@ def test_a_game_of_the_model_itself_has_perfect_fidelity() -> None:
     measured, x = measured_network("baseline")
     found = measure_network(measured, x[:40], Run(0), Allowance(), math.inf)
     assert found.report is not None
-    assert (found.report.fidelity, found.report.surrogate_error) == (1.0, 0.0)
+    assert (found.report.fidelity, found.report.game_error) == (1.0, 0.0)
     assert len(found.model_distances) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 from typing import Any
@@ -28,7 +29,9 @@ GOOD = Report(
     mean_squared_error=0.003,
     mean_squared_error_interval=0.001,
     fidelity_by_size={"0 %": 0.0, "100 %": 0.97},
-    surrogate_error=1e-4,
+    game_error=0.006,
+    game_error_source="measured",
+    mean_squared_value=0.3,
 )
 
 
@@ -41,31 +44,40 @@ def test_the_lines_have_the_documented_labels() -> None:
     report = replace(GOOD, truth="unbiased estimate from 161 coalition pairs per row", truth_error=0.0056)
     report = replace(report, sampling_error=3.5e-5)
     assert report.lines() == {
-        "truth": "unbiased estimate from 161 coalition pairs per row (l2 error about 0.0056)",
+        "total relative squared error": "0.0300 (typical error 17 % of the values)",
+        "  network (measured)": "0.0100",
+        "  game (estimated)": "0.0200, measured",
+        "truth for the network": "unbiased estimate from 161 coalition pairs per row (l2 error about 0.0056)",
         "mean squared error": "0.003 +- 0.001",
-        "  surrogate error (approximate)": "0.0001",
         "  sampling noise (already subtracted)": "3.5e-05",
-        "relative squared error": "0.0100",
         "l2 distance": "0.05 +- 0.01",
         "l1 distance": "0.1",
         "cosine": "0.9900",
         "correct sign, large values": "98.0 %",
-        "surrogate fidelity (R2)": "0.9700",
+        "fidelity for whole rows (R2)": "0.9700",
         "  by share of players known": "0 % 0.00, 100 % 0.97",
     }
 
 
 def test_the_text_is_a_table_with_a_title() -> None:
     title, *lines = str(replace(GOOD, sampling_error=3.5e-5)).splitlines()
-    assert title == "Distance to the Shapley values on 100 held-out rows"
+    assert title == "Distance to the Shapley values of the model on 100 held-out rows"
     assert {line[39:40] for line in lines} == {" "}  # The longest label fits into its column.
-    assert lines[1].split() == ["mean", "squared", "error", "0.003", "+-", "0.001"]
+    assert lines[4].split() == ["mean", "squared", "error", "0.003", "+-", "0.001"]
+
+
+def test_an_unknown_error_of_the_game_is_said() -> None:
+    unknown = replace(GOOD, game_error=None, game_error_source="")
+    assert unknown.lines()["total relative squared error"] == "at least 0.0100"
+    assert unknown.lines()["  game (estimated)"] == "unknown"
+    assert str(unknown).startswith("Distance to the Shapley values of the game")
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"relative_squared_error": 0.36}, "The typical error is 60 % of the size of the values"),
+        ({"relative_squared_error": 0.36}, "The network's typical error is 60 % of the size of the values"),
+        ({"game_error": 0.048}, "The game's typical error is about 40 % of the size of the values"),
         ({"sign_agreement": 0.8}, "20 % of the large values have the wrong sign"),
         ({"fidelity": 0.5}, "The surrogate explains only 50 % of the variance"),
         ({"held_out": False}, "measured on rows that were used for training"),
@@ -77,7 +89,7 @@ def test_a_poor_report_says_why_and_what_to_do(changes: dict[str, Any], words: s
     assert len(poor.warnings()) == 1
     assert words in poor.warnings()[0]
     assert words in str(poor)
-    assert words in poor._repr_html_()
+    assert words in html.unescape(poor._repr_html_())
 
 
 def test_notebooks_show_an_escaped_table() -> None:
@@ -87,7 +99,18 @@ def test_notebooks_show_an_escaped_table() -> None:
 
 
 def test_a_report_survives_json() -> None:
-    assert Report(**json.loads(json.dumps(GOOD.to_dict()))) == GOOD
+    assert Report.from_dict(json.loads(json.dumps(GOOD.to_dict()))) == GOOD
+
+
+def test_a_report_of_the_first_version_is_read() -> None:
+    """It had the surrogate's error, and no size of the values."""
+    old = GOOD.to_dict()
+    for name in ("game_error", "game_error_source", "mean_squared_value"):
+        del old[name]
+    found = Report.from_dict({**old, "surrogate_error": 0.006})
+    assert found.game_error == 0.006
+    assert found.relative_game_error == pytest.approx(0.02)
+    assert Report.from_dict({**old, "surrogate_error": None}).game_error is None
 
 
 def test_a_single_row_has_no_interval() -> None:

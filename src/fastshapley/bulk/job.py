@@ -35,6 +35,7 @@ from fastshapley.bulk.row_explainer import (
     explain_columns,
     sample_outputs,
     table_schema,
+    warn_of_missing_model,
     weights_of,
 )
 from fastshapley.errors import InputError, PartError
@@ -42,6 +43,7 @@ from fastshapley.explanation import chosen_outputs
 from fastshapley.fit.targets import available_threads
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import one_thread
+from fastshapley.value_functions.sums import SumsTo, sums_to
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class Explained:
         The number of parts that earlier runs had explained.
     seconds : float
         The time that this run took, in seconds.
+    sums_to : {"model", "surrogate", "game"}
+        Whose output the values sum to.
     """
 
     output: str
@@ -73,6 +77,7 @@ class Explained:
     parts: int
     kept: int
     seconds: float
+    sums_to: SumsTo
 
     def __str__(self) -> str:
         pace = f"{self.rows / max(self.seconds, 1e-9):,.0f} rows per second" if self.parts else "nothing left to do"
@@ -237,7 +242,8 @@ class BulkRun:
                 warn_of_unseen(unseen, self.unseen)
         folder = self.job.folder
         folder.finish()
-        return Explained(folder.path, rows, parts, self.total - len(self.parts), time.monotonic() - start)
+        seconds, kept = time.monotonic() - start, self.total - len(self.parts)
+        return Explained(folder.path, rows, parts, kept, seconds, sums_to(self.job.explainer.value_function_))
 
 
 def warn_of_unseen(unseen: Collection[str], known: set[str]) -> None:
@@ -335,9 +341,12 @@ def prepare(
     parts = find_parts(files, part_rows)
     try:
         folder.claim(_claim(job, files, part_rows))
-        return BulkRun(job, folder.missing(parts), len(parts), progress)
+        missing = folder.missing(parts)
     except OSError as error:
         raise PartError(f"output {output} cannot be written: {error}") from error
+    if missing:
+        warn_of_missing_model(explainer)
+    return BulkRun(job, missing, len(parts), progress)
 
 
 def _columns(
@@ -384,7 +393,8 @@ def _claim(job: Job, files: Files, part_rows: int) -> Claim:
     layout = [(field.name, str(field.type)) for field in own.written]
     settings = (files.paths, part_rows, own.features, layout, own.outputs, job.explainer.normalize_)
     key = fingerprint(*weights_of(job.explainer), settings)
-    return Claim(key, sample_outputs(job.explainer), files.paths, part_rows)
+    said = sums_to(job.explainer.value_function_)
+    return Claim(key, sample_outputs(job.explainer), files.paths, part_rows, said)
 
 
 def _on_threads(job: Job, parts: Sequence[Part], threads: int) -> Generator[PartDone, None, None]:

@@ -19,6 +19,7 @@ from pyarrow import fs
 from fastshapley.bulk.file_parts import Part
 from fastshapley.errors import InputError
 from fastshapley.training.checkpoint import same_outputs
+from fastshapley.value_functions.sums import SumsTo
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +43,15 @@ class Claim:
         The paths of the files, for readers of the manifest.
     part_rows : int
         Approximate number of rows per part, for readers of the manifest.
+    sums_to : {"model", "surrogate", "game"}
+        Whose output the values sum to.
     """
 
     key: str
     outputs: list[Any] | None
     files: tuple[str, ...]
     part_rows: int
+    sums_to: SumsTo
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,13 @@ class OutputFolder:
         if others := sorted(name for name in names if not name.startswith((".", f"{_MANIFEST}."))):
             raise InputError(f"output {self.path} is not empty ({others[:3]}): choose another folder")
         temporary = f"{manifest}.{secrets.token_hex(4)}"
-        content = {"key": claim.key, "files": claim.files, "part_rows": claim.part_rows, "answers": claim.outputs}
+        content = {
+            "key": claim.key,
+            "files": claim.files,
+            "part_rows": claim.part_rows,
+            "sums_to": claim.sums_to,
+            "answers": claim.outputs,
+        }
         with self.system.open_output_stream(temporary) as file:
             file.write(json.dumps(content).encode())
         self.system.move(temporary, manifest)
@@ -110,13 +120,20 @@ class OutputFolder:
         with self.system.open_input_stream(manifest) as file:
             try:
                 content = json.loads(file.read())
-                key, outputs = content["key"], content.get("answers")
+                key, outputs, sums_to = content["key"], content.get("answers"), content.get("sums_to")
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(f"{manifest} cannot be read: choose another folder, or delete this one") from None
         if key != claim.key:
             raise InputError(
                 f"output {self.path} belongs to a run with other files, another explainer or other settings: "
                 "choose another folder, or delete this one"
+            )
+        if sums_to not in (None, claim.sums_to):  # The first manifests do not say it.
+            how = "with" if sums_to == "model" else "without"
+            raise InputError(
+                f"output {self.path} has values that sum to the output of the {sums_to}, and those of this run sum "
+                f"to the output of the {claim.sums_to}: load the explainer {how} its model, choose another folder, "
+                "or delete this one"
             )
         if outputs is None or claim.outputs is None:
             return

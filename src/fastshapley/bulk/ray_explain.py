@@ -18,7 +18,14 @@ from fastshapley.bulk.arrow import feature_columns
 from fastshapley.bulk.file_parts import Part
 from fastshapley.bulk.job import PART_ROWS, Explained, Job, PartDone, prepare, warn_of_unseen
 from fastshapley.bulk.ray_cluster import connect, processors, ship_code
-from fastshapley.bulk.row_explainer import RowExplainer, batch_rows, column_names, explain_columns, table_schema
+from fastshapley.bulk.row_explainer import (
+    RowExplainer,
+    batch_rows,
+    column_names,
+    explain_columns,
+    table_schema,
+    warn_of_missing_model,
+)
 from fastshapley.errors import InputError, PartError
 from fastshapley.explanation import chosen_outputs
 from fastshapley.support.optional import require
@@ -133,6 +140,7 @@ def explain(
     names = dataset.columns() or []
     features = feature_columns(schema, names, keys, "dataset")
     ship_code(explainer.model)
+    warn_of_missing_model(explainer)
     copied = [name for name in names if name not in features] if keys is None else list(keys)
     if missing := [key for key in copied if key not in names]:
         raise InputError(f"keys {missing} are not columns of the dataset")

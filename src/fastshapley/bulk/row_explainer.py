@@ -14,7 +14,11 @@ from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.networks.explainer_network import ExplainerNetwork
+from fastshapley.value_functions.base_game import calls_model, imitation_of
+from fastshapley.value_functions.conditional import Conditional
+from fastshapley.value_functions.protocol import grand_values
 from fastshapley.value_functions.removal import Removal
+from fastshapley.value_functions.sums import sums_to
 
 BATCH_ROWS = 1 << 15  # most rows that are held at a time
 _BATCH_ENTRIES = 1 << 21  # most inputs or values that are held at a time
@@ -124,7 +128,7 @@ def batch_rows(explainer: RowExplainer) -> int:
 def weights_of(explainer: RowExplainer) -> list[Tensor]:
     """Return the tensors that determine the values."""
     game = explainer.value_function_
-    networks = [explainer.network_, getattr(game, "network_", None)]
+    networks = [explainer.network_, getattr(imitation_of(game) or game, "network_", None)]
     weights = [tensor for network in networks if network is not None for tensor in network.state_dict().values()]
     others = [getattr(game, name, None) for name in ("null", "rows_")]
     return [*weights, *(tensor for tensor in others if isinstance(tensor, Tensor))]
@@ -133,5 +137,15 @@ def weights_of(explainer: RowExplainer) -> list[Tensor]:
 def sample_outputs(explainer: RowExplainer) -> list[Any] | None:
     """Return the outputs of the model for a few rows, or None if values do not come from calls of the model."""
     game = explainer.value_function_
-    called = isinstance(game, Removal) and game.model_ is not None
-    return game.predict(game.rows_[:_MODEL_ROWS]).tolist() if called else None
+    if not isinstance(game, Removal | Conditional) or game.model_ is None:
+        return None
+    rows = game.rows_ if isinstance(game, Removal) else game.donors_.rows
+    return game.predict(rows[:_MODEL_ROWS]).tolist()
+
+
+def warn_of_missing_model(explainer: RowExplainer) -> None:
+    """Let a game that has lost its model warn of it now: it warns once, and threads or workers would each do so."""
+    game = explainer.value_function_
+    if calls_model(game) and sums_to(game) == "surrogate":
+        row = torch.zeros(1, len(table_schema(explainer).columns), dtype=torch.float64)
+        grand_values(game, row.to(device_of(explainer)))

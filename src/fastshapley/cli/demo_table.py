@@ -35,11 +35,11 @@ class Size:
     """
 
     work: float = 1.0
-    tolerance: float = 0.01
+    tolerance: float = 0.03
 
 
 FULL = Size()
-QUICK = Size(work=0.25, tolerance=0.03)  # the same steps in a fraction of the time
+QUICK = Size(work=0.25)  # the same steps in a fraction of the time
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _run(plt: Any, output: Path, size: Size, random_state: int, progress: bool) 
     truth = explainer.estimate(
         X_test,
         "kernel",
-        budget=1 << 16,
+        budget=1 << 12,
         tol=size.tolerance,
         sampling="leverage",
         random_state=random_state,

@@ -25,7 +25,8 @@ def add(commands: Any) -> None:
             fastshapley explain credit.fastshap rows.csv -o out/ --keys customer --outputs yes
             fastshapley explain credit.fastshap s3://bucket/rows -o s3://bucket/out --ray auto
         """,
-        keys="output (the folder), rows and parts (explained by this run), kept (parts of earlier runs), seconds",
+        keys="output (the folder), rows and parts (explained by this run), kept (parts of earlier runs), seconds, "
+        "sums_to (whose output the values sum to: model, surrogate or game)",
         interrupted=RESUMES,
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="explainer, as written by fit or FastSHAP.save")
@@ -42,7 +43,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--outputs", metavar="NAME", nargs="+", help="names of the outputs to explain (default: all)"
     )
-    add_model(parser, "by a marginal or baseline value function")
+    add_model(
+        parser,
+        "by a marginal or baseline value function, and by a conditional one for values that sum "
+        "to the model's output instead of the surrogate's",
+    )
     parser.add_argument(
         "--part-rows", type=whole, metavar="ROWS", help="approximate rows per part (default: 262,144)"
     )

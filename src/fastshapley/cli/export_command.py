@@ -18,7 +18,9 @@ def add(commands: Any) -> None:
         _run,
         help="write a saved explainer as an ONNX graph",
         description="Write an ONNX graph that computes Shapley values from rows. Its metadata holds the names, "
-        "the schema and the report. The graph is checked against the explainer before it is written.",
+        "the schema and the report. For a marginal or baseline value function, the graph also needs the model's "
+        "outputs; for a conditional one they are optional. The graph is checked against the explainer before "
+        "it is written.",
         examples="""
             fastshapley export credit.fastshap
             fastshapley export digits.fastshap --model reading:network -o digits.onnx

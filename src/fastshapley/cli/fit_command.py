@@ -86,9 +86,9 @@ def _add_game_options(parser: argparse.ArgumentParser) -> None:
     )
     game.add_argument(
         "--value-function",
-        choices=["surrogate", "marginal", "baseline"],
-        default="surrogate",
-        help="model output when only some players are known (default: surrogate)",
+        choices=["auto", "conditional", "surrogate", "marginal", "baseline"],
+        default="auto",
+        help="model output when only some players are known (default: auto, which is conditional for tables)",
     )
     game.add_argument(
         "--link",

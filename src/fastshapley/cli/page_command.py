@@ -18,7 +18,8 @@ def add(commands: Any) -> None:
         _run,
         help="write a page for a saved explainer that needs no server",
         description="Write a folder with an index.html that opens in any browser. The browser computes the "
-        "Shapley values. The page has a slider for each column of a table, or a place to drop an image.",
+        "Shapley values. The page has a slider for each column of a table, or a place to drop an image. Where "
+        "the explainer has a surrogate, the predictions on the page are the surrogate's estimates.",
         examples="""
             fastshapley page credit.fastshap -o page/ --rows examples.csv
         """,

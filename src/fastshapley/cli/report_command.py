@@ -96,7 +96,7 @@ def describe(file: Path) -> Result:
 def _report(data: dict[str, Any]) -> Report | None:
     from fastshapley import Report
 
-    return None if data["report"] is None else Report(**data["report"])
+    return None if data["report"] is None else Report.from_dict(data["report"])
 
 
 def _lines(data: dict[str, Any]) -> dict[str, str]:

@@ -21,8 +21,9 @@ def add(commands: Any) -> None:
         _run,
         help="serve saved explainers over HTTP, with a page for people",
         description="Serve KServe's V1 and V2 protocols, a page at /, the API documentation at /docs and "
-        "metrics at /metrics. A file that changes is loaded again. After SIGTERM, the server answers the pending "
-        "requests and stops. The log on standard error has one JSON object per line.",
+        "metrics at /metrics. For a conditional value function, requests may pass the model's outputs; without "
+        "them, values sum to the surrogate's output. A file that changes is loaded again. After SIGTERM, the "
+        "server answers the pending requests and stops. The log on standard error has one JSON object per line.",
         examples="""
             fastshapley serve credit.fastshap
             fastshapley serve credit=v2/explainer.onnx --host 0.0.0.0 --token-file token --rows examples.csv

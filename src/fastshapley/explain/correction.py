@@ -15,6 +15,7 @@ from fastshapley.fit.fitted import Fitted
 from fastshapley.support.shap_import import shap
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import seed_of
+from fastshapley.value_functions.sums import check_evaluable
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Correction:
 
 
 def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -> tuple[Tensor, Tensor]:
-    """Return values with their standard errors, corrected if there is a budget or a tolerance.
+    """Return values and their standard errors as values of the game, corrected within a budget or a tolerance.
 
     Parameters
     ----------
@@ -65,6 +66,8 @@ def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -
     ------
     InputError
         If the explainer's values are not normalised, or if it has no error bars.
+    ModelError
+        If the game is to be evaluated, and was restored without its model.
     """
     if not fitted.normalized:
         raise InputError(
@@ -80,8 +83,11 @@ def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -
     variance, noise = fitted.errors(x, values)
     if correction.start is not None:
         values, variance = taken_up(correction.start, values)
+        if getattr(correction.start, "errors_about", "game") == "model":
+            variance = (variance - fitted.errors.game_variance.to(variance)).clamp(min=0)
     if correction.budget is None and correction.tol is None:
         return values, variance.sqrt()
+    check_evaluable(fitted.game)
     found = refine(
         fitted.game,
         x,

@@ -166,7 +166,7 @@ def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple
         raise FileFormatError(
             f"{where} was written before explainers kept a reference for check: fit and save it again"
         )
-    report = None if config["report"] is None else Report(**config["report"])
+    report = None if config["report"] is None else Report.from_dict(config["report"])
     fitted = Fitted(
         schema,
         partition,
@@ -176,7 +176,7 @@ def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple
         config["losses"],
         errors,
         report,
-        Reference(**reference),
+        Reference(**{name: reference[name] for name in Reference.__dataclass_fields__}),
         config["normalize"],
     )
     return settings, fitted

@@ -53,8 +53,12 @@ class Graph:
         The explainer's error report as plain values.
     image_shape : tuple of int or None
         Shape of an image, (channels, height, width). None for tables.
+    takes_outputs : bool
+        Whether the graph accepts the model's outputs as a second input.
     needs_outputs : bool
-        Whether the graph needs the model's outputs as a second input.
+        Whether the graph needs them. If not, it has a surrogate that estimates them.
+    sums_to : {"model", "surrogate", "game"}
+        Whose output the values sum to if optional outputs are left out.
     results : list of str
         Names of the arrays that a call returns.
     about : dict
@@ -86,7 +90,10 @@ class Graph:
         self.players: list[str] = list(self.about["players"]["names"])
         self.output_names: list[str] = list(self.about["output_names"])
         self.report: dict[str, Any] | None = self.about["report"]
-        self.needs_outputs = len(self._session.get_inputs()) > 1
+        self.takes_outputs = len(self._session.get_inputs()) > 1
+        # The first graphs do not say what their values sum to.
+        self.sums_to: str = self.about.get("sums_to", "model" if self.takes_outputs else "surrogate")
+        self.needs_outputs = self.takes_outputs and self.sums_to != "surrogate"
         self.results: list[str] = [output.name for output in self._session.get_outputs()]
 
     def categories(self, column: str) -> list[Any] | None:
@@ -207,7 +214,8 @@ class Graph:
             What `encode` or `check` returned.
         outputs : ndarray of shape (n, outputs), optional
             The model's outputs on the scale of the values (after the link). Explainers of the model itself
-            (marginal and baseline games) need them.
+            (marginal and baseline games) need them. For a conditional game they are optional: a row without them,
+            or with NaN among them, uses the surrogate's output instead.
 
         Returns
         -------
@@ -218,13 +226,16 @@ class Graph:
         Raises
         ------
         InputError
-            If ``rows`` are not encoded, or ``outputs`` are missing or have the wrong shape.
+            If ``rows`` are not encoded, or ``outputs`` are needed and missing, or have the wrong shape.
         """
         inputs: dict[str, Array] = {"rows": rows}
-        if self.needs_outputs:
+        if self.takes_outputs:
             shape = (len(rows), len(self.output_names))
+            if outputs is None and not self.needs_outputs:
+                outputs = np.full(shape, math.nan)
             if outputs is None or np.shape(outputs) != shape:
-                raise InputError(f"this graph also needs the model's outputs: pass outputs of shape {shape}")
+                verb = "needs" if self.needs_outputs else "takes"
+                raise InputError(f"this graph also {verb} the model's outputs: pass outputs of shape {shape}")
             inputs["outputs"] = np.asarray(outputs, dtype=np.float64)
         try:
             return dict(zip(self.results, self._session.run(self.results, inputs), strict=True))
@@ -235,6 +246,24 @@ class Graph:
                 expected, given = f"{kind} {(len(rows), *row_shape)}", f"{rows.dtype} {rows.shape}"
                 raise InputError(f"rows must be {expected}, but are {given}: call encode first") from None
             raise
+
+    def sums_with(self, outputs: Array | None) -> str:
+        """Return whose output the values sum to, given the outputs of a call.
+
+        Parameters
+        ----------
+        outputs : ndarray of shape (n, outputs) or None
+            What is passed as ``outputs``.
+
+        Returns
+        -------
+        sums_to : {"model", "surrogate", "game", "mixed"}
+            ``"mixed"`` if the outputs of some rows are known and those of others are not.
+        """
+        if outputs is None or self.needs_outputs or not self.takes_outputs:
+            return self.sums_to
+        unknown = np.isnan(outputs).any(1)
+        return "surrogate" if unknown.all() else "mixed" if unknown.any() else "model"
 
     def _encode_row(self, number: int, row: Any, unseen: set[str]) -> list[float]:
         if isinstance(row, dict | Mapping):  # The test for dict comes first because it is fast.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ from fastshapley.objective import normalize
 from fastshapley.support.atomic_files import json_text, write_bytes
 from fastshapley.support.optional import require
 from fastshapley.value_functions import Surrogate
-from fastshapley.value_functions.base_game import link_of, scale_of
+from fastshapley.value_functions.base_game import imitation_of, link_of, scale_of
 from fastshapley.value_functions.links import linked
+from fastshapley.value_functions.sums import graph_sums_to
 from fastshapley.version import __version__
 
 _OPSET = 18  # version of the ONNX operators
@@ -35,7 +37,9 @@ class ExplainerModule(nn.Module):
     """Encoded rows (n, ...) to values (n, players, outputs), base values and predictions (n, outputs).
 
     The game of a surrogate is in the graph. For any other game, the model's outputs (n, outputs) after the link are
-    a second input. If error bars were learnt, the standard errors of the values are a fourth output.
+    a second input. If the game has a surrogate as a part, these outputs are optional: a row with NaN among them
+    uses the surrogate's output instead. If error bars were learnt, the standard errors of the values are a fourth
+    output.
 
     Parameters
     ----------
@@ -55,7 +59,10 @@ class ExplainerModule(nn.Module):
         if not isinstance(null, Tensor):
             raise InputError("value_function has no null, which a graph needs: v(x, 0) as a tensor (outputs,)")
         self.network, self.game = fitted.network, game
-        self.surrogate = game.network_ if isinstance(game, Surrogate) else None
+        imitation = imitation_of(game)
+        self.imitation = imitation if isinstance(imitation, Surrogate) else None
+        self.surrogate = None if self.imitation is None else self.imitation.network_
+        self.inputs = ("rows",) if self.imitation is game else ("rows", "outputs")
         self.normalized = fitted.normalized
         self.errors = fitted.errors if fitted.normalize != "never" else None
         self.head = None if self.errors is None else self.errors.head
@@ -66,18 +73,25 @@ class ExplainerModule(nn.Module):
     def forward(self, rows: Tensor, outputs: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return values, base values, predictions, and standard errors if error bars were learnt."""
         phi = self.network(rows).double()
-        grand = self._grand(rows) if outputs is None else outputs
+        grand = self._grand(rows, outputs)
         if self.normalized:
             by_output = phi.transpose(1, 2)  # A graph is faster with the long axis last.
             phi = normalize(by_output, grand - self.null, dim=2).transpose(1, 2)
         found = (phi, self.null.expand_as(grand), grand)
         if self.errors is None:
             return found
-        return (*found, self.errors(rows, phi)[0].sqrt())
+        return (*found, (self.errors(rows, phi)[0] + self.errors.game_variance).sqrt())
 
-    def _grand(self, rows: Tensor) -> Tensor:
-        game = self.game
-        assert isinstance(game, Surrogate)
+    def _grand(self, rows: Tensor, outputs: Tensor | None) -> Tensor:
+        if self.imitation is None:
+            assert outputs is not None
+            return outputs
+        estimated = self._estimated(self.imitation, rows)
+        if outputs is None:
+            return estimated
+        return torch.where(outputs.isnan().any(1, keepdim=True), estimated, outputs)
+
+    def _estimated(self, game: Surrogate, rows: Tensor) -> Tensor:
         raw = game.network_.known(rows)
         if game.scale == "probabilities" and game.link == "identity":
             return raw.softmax(-1).double()  # one operator; `activate` has twelve, which torch computes faster
@@ -104,7 +118,7 @@ def export(fitted: Fitted, path: str | os.PathLike[str]) -> None:
     for package in ("onnxscript", "onnxruntime"):
         require(package, "onnx")
     graph = ExplainerModule(fitted).eval()
-    names = ["rows"] if graph.surrogate is not None else ["rows", "outputs"]
+    names = list(graph.inputs)
     results = ["shap_values", "base_values", "predictions", *(["error_std"] if graph.errors is not None else [])]
     inputs = _example(fitted)[: len(names)]
     batch = torch.export.Dim("batch")
@@ -119,7 +133,8 @@ def export(fitted: Fitted, path: str | os.PathLike[str]) -> None:
     entry = model.metadata_props.add()
     entry.key, entry.value = KEY, json_text(describe(fitted))
     data = model.SerializeToString()
-    _check(data, graph, inputs, names)
+    for example in _examples(graph, inputs):
+        _check(data, graph, example, names)
     write_bytes(Path(path), data)
 
 
@@ -143,6 +158,7 @@ def describe(fitted: Fitted) -> dict[str, Any]:
         "output_names": list(fitted.output_names),
         "link": link_of(game),
         "scale": scale_of(game),
+        "sums_to": graph_sums_to(game),
         "report": None if report is None else report.to_dict(),
     }
     ranges = schema.ranges(fitted.reference.sample)
@@ -154,6 +170,18 @@ def _example(fitted: Fitted) -> tuple[Tensor, ...]:
     device, outputs = fitted.device, fitted.game.outputs
     rows = fitted.schema.examples(fitted.reference.sample, _ROWS).to(device)
     return rows, torch.full((_ROWS, outputs), 0.5, dtype=torch.float64, device=device)
+
+
+def _examples(graph: ExplainerModule, inputs: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the inputs for which the graph is checked. If outputs are optional, some or all are left out too."""
+    yield inputs
+    if graph.imitation is not None and len(inputs) > 1:
+        rows, outputs = inputs
+        unknown = torch.full_like(outputs, math.nan)
+        some = outputs.clone()
+        some[1::2, -1] = math.nan
+        yield rows, unknown
+        yield rows, some
 
 
 def _check(data: bytes, graph: ExplainerModule, inputs: tuple[Tensor, ...], names: list[str]) -> None:

@@ -12,7 +12,7 @@ from fastshapley.estimators.kernel import leverage_values
 from fastshapley.fit.budget import BACKGROUND_EVALUATIONS
 from fastshapley.training.recipes import Targets
 from fastshapley.training.run import Run
-from fastshapley.value_functions.background_sampling import SampledBackground, can_be_thinned
+from fastshapley.value_functions.background_sampling import SampledBackground
 from fastshapley.value_functions.protocol import ValueFunction
 from fastshapley.value_functions.removal import Removal
 
@@ -43,7 +43,7 @@ def background_values(
     Tensor or None
         (background, players, outputs); None if the game cannot be thinned, or if evaluations are too expensive.
     """
-    if options is None or not can_be_thinned(value_function):
+    if options is None or not (isinstance(value_function, Removal) and value_function.can_be_thinned):
         return None
     saved: dict[str, Any] | None = run.checkpoint.load("background")
     if saved is None:

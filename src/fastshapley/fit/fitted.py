@@ -81,7 +81,14 @@ class Fitted:
         """Where the networks run."""
         return self.network.scale.device
 
-    def forward(self, x: Rows, batch_size: int | Literal["auto"] = "auto") -> tuple[Tensor, Tensor]:
+    @property
+    def knows_game_error(self) -> bool:
+        """Whether error bars can be about the model: the game's own error was estimated."""
+        return self.errors is not None and self.report is not None and self.report.game_error is not None
+
+    def forward(
+        self, x: Rows, batch_size: int | Literal["auto"] = "auto", grand: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Explain encoded rows by forward passes of the network.
 
         Parameters
@@ -90,6 +97,8 @@ class Fitted:
             Encoded rows.
         batch_size : int or "auto"
             The largest number of rows in one forward pass.
+        grand : Tensor, optional
+            The game's values of the grand coalition (n, outputs), if they are known.
 
         Returns
         -------
@@ -108,12 +117,15 @@ class Fitted:
         values, base = [], []
         entries = max(self.game.players * self.game.outputs, x[:1].numel())
         rows = FORWARD_ROWS if batch_size == "auto" else batch_size
+        done = 0
         for part in x.split(max(1, min(rows, FORWARD_ENTRIES // entries))):
             null = null_values(self.game, part)
+            known = None if grand is None else grand[done : done + len(part)].to(null)
+            done += len(part)
             with torch.no_grad():
                 phi = self.network(part).double()
             if self.normalized:
-                phi = normalize(phi, grand_values(self.game, part) - null)
+                phi = normalize(phi, (grand_values(self.game, part) if known is None else known) - null)
             values.append(phi)
             base.append(null)
         return torch.cat(values), torch.cat(base)

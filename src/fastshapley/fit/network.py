@@ -34,7 +34,7 @@ from fastshapley.training.loop import Task, train
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Run
 from fastshapley.value_functions.background_sampling import thinning
-from fastshapley.value_functions.base_game import classes_of, link_of, scale_of, tuned_model
+from fastshapley.value_functions.base_game import classes_of, link_of, scale_of, training_game, tuned_model
 from fastshapley.value_functions.protocol import ValueFunction
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def fit_network(network: ExplainerNetwork, problem: NetworkProblem) -> NetworkFi
     -------
     NetworkFit
     """
-    game, rows, recipe, run = problem.game, problem.rows, problem.recipe, problem.run
+    game, rows, recipe, run = training_game(problem.game), problem.rows, problem.recipe, problem.run
     if game.players == 1:
         return NetworkFit([], 0.0)  # the one value is grand minus null
     validation = prepare_validation(thinning(game, recipe.targets), rows.x_val, recipe, run)

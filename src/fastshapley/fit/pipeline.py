@@ -28,13 +28,12 @@ from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Run, one_thread
 from fastshapley.trust.drift import Reference
 from fastshapley.trust.effort import REPORT_ROWS, Allowance
-from fastshapley.trust.error_bars import ErrorBarRows, ErrorBars, fit_error_bars
+from fastshapley.trust.error_bars import ErrorBarRows, ErrorBars, fit_error_bars, normalized_values
 from fastshapley.trust.measurement import MeasuredNetwork, measure_network
 from fastshapley.trust.report import Report
 from fastshapley.value_functions import BaseGame, Problem, ValueFunction
-from fastshapley.value_functions.background_sampling import can_be_thinned
-from fastshapley.value_functions.base_game import is_fitted
-from fastshapley.value_functions.registry import new_game
+from fastshapley.value_functions.base_game import is_fitted, is_noisy, training_game
+from fastshapley.value_functions.registry import AUTO, automatic_game, new_game
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +127,8 @@ def _fit_game(setup: Setup) -> ValueFunction:
         setup.model, setup.x, setup.x_val, setup.partition, setup.settings.link, setup.recipe(), calls, LABEL_TIME
     )
     run = setup.run.within(GAME_TIME)
+    if isinstance(given, str) and given == AUTO:
+        given = automatic_game(setup.schema.kind, setup.settings.recipe)
     if not is_fitted(given):
         return _new_game(given, problem, run)
     return _updated_game(given, problem, run) if setup.updating else given
@@ -153,7 +154,7 @@ def _updated_game(given: Any, problem: Problem, run: Run) -> ValueFunction:
 
 def _network_recipe(setup: Setup, game: ValueFunction, budget: Budget) -> Recipe:
     """Return the settings of the network's training, within what one process may evaluate."""
-    recipe = recipes.shared(setup.recipe(noisy=can_be_thinned(game)), setup.run.processes.size)
+    recipe = recipes.shared(setup.recipe(noisy=is_noisy(game)), setup.run.processes.size)
     return budget.bound(recipes.continued(recipe) if setup.updating else recipe, game)
 
 
@@ -214,6 +215,9 @@ def _measure(subject: _Subject) -> _Measured:
         errors = _fit_error_bars(subject)
     with run.timed("report"):
         report, gaps = _measure_report(subject, errors)
+    if errors is not None and report is not None and report.game_error:
+        values = normalized_values(subject.network, subject.game, subject.setup.x_report)
+        errors.set_game_error(report.game_error, values.square().mean(0))
     return _Measured(errors, report, Reference.of(subject.setup.x, gaps, run.generator("reference")))
 
 
@@ -229,7 +233,7 @@ def _fit_error_bars(subject: _Subject) -> ErrorBars | None:
         share=1.0 if recipe.trains_explainer else SAMPLING_EFFORT,
     )
     rows = ErrorBarRows(setup.x_val, setup.x_report, setup.schema.discrete, setup.partition.owner)
-    return fit_error_bars(subject.network, subject.game, rows, recipe.errors, run, allowance)
+    return fit_error_bars(subject.network, training_game(subject.game), rows, recipe.errors, run, allowance)
 
 
 def _measure_report(subject: _Subject, errors: ErrorBars | None) -> tuple[Report | None, Tensor]:

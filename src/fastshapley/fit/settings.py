@@ -13,7 +13,7 @@ from fastshapley.training import recipes
 from fastshapley.value_functions import BaseGame
 from fastshapley.value_functions.base_game import is_fitted
 from fastshapley.value_functions.links import LINKS, Link
-from fastshapley.value_functions.registry import SHORT_NAMES
+from fastshapley.value_functions.registry import AUTO, SHORT_NAMES
 
 Normalize = Literal["always", "inference", "never"]
 
@@ -23,7 +23,7 @@ class Settings:
     """The parameters of `FastSHAP`, which documents them."""
 
     model: Any = None
-    value_function: Any = "surrogate"
+    value_function: Any = AUTO
     players: Players | None = None
     link: Link = "identity"
     logits: bool = False
@@ -69,9 +69,11 @@ class Settings:
                 raise ValueError(f"{name} is {value!r}: use a positive number, or None")
 
     def _check_game(self, game: Any) -> None:
-        if not (game in SHORT_NAMES if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)):
+        if not (
+            game in (AUTO, *SHORT_NAMES) if isinstance(game, str) else isinstance(game, BaseGame) or is_fitted(game)
+        ):
             raise ValueError(
-                f"value_function is {game!r}: use one of {sorted(SHORT_NAMES)}, an instance of a class in "
+                f"value_function is {game!r}: use one of {[AUTO, *sorted(SHORT_NAMES)]}, an instance of a class in "
                 "fastshapley.value_functions, or an object with players, outputs and __call__(x, s)"
             )
         if self.model is None and not is_fitted(game):

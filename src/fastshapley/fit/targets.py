@@ -29,7 +29,7 @@ from fastshapley.objective import coalition_loss
 from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run, Timing
 from fastshapley.value_functions.background_sampling import Thin
-from fastshapley.value_functions.base_game import cost, is_concurrent
+from fastshapley.value_functions.base_game import cost, is_concurrent, parts_of
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values, total_values
 
 logger = logging.getLogger(__name__)
@@ -236,8 +236,12 @@ def prepare_training(
     plan = _plan(thin, game.players, recipe, pace / threads, len(x), run)
     x = _affordable_rows(rows, plan.rows, recipe.targets, run)
 
-    def estimate(part: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
-        values, total = leverage_values(thin(plan.wanted, generator), part, plan.wanted // 2, generator)
+    def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
+        found = [
+            leverage_values(part.game, x, part.coalitions // 2, generator)
+            for part in parts_of(thin(plan.wanted, generator), plan.wanted)
+        ]
+        values, total = (torch.stack(column).sum(0) for column in zip(*found, strict=True))
         return (total / scale).float(), (values / scale).float()
 
     def keep(part: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -282,24 +286,29 @@ def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run:
     saved: dict[str, Any] | None = run.checkpoint.load("plan")
     if saved is None:
         seconds = coalition_seconds(options, run.clock.left())
-        affordable = int(min(options.evaluations, seconds / max(pace, 1e-12)))
 
         def plan(wanted: int, *, targets: bool) -> _Plan:
-            each = cost(thin(wanted, run.generator("plan")))
-            calls = each * (min(wanted, 1 << players) if targets else wanted)
-            return _Plan(max(1, affordable // calls), wanted, calls, targets)
+            game = thin(wanted, run.generator("plan"))
+            evaluations = cost(game) * (min(wanted, 1 << players) if targets else wanted)
+            calls = evaluations
+            if targets:  # of the last part, which is the expensive one
+                part = parts_of(game, wanted)[-1]
+                calls = cost(part.game) * min(part.coalitions, 1 << players)
+            affordable = min(options.evaluations // evaluations, seconds / max(pace, 1e-12) // calls)
+            return _Plan(max(1, int(affordable)), wanted, calls, targets)
 
         per_player = options.coalitions
         found = plan(2 * (per_player * players // 2), targets=True)
         while found.rows < options.fewest and per_player >= 2 * COARSEST_TARGETS:
             per_player //= 2
             found = plan(2 * (per_player * players // 2), targets=True)
+        most = max(rows, options.rows)
+        if found.rows > most and len(parts_of(thin(found.wanted, run.generator("plan")), found.wanted)) > 1:
+            found = plan(found.wanted * (found.rows // most), targets=True)  # more draws for each coalition
         if found.rows < options.fewest:
             few = max(2, recipe.coalitions - recipe.coalitions % 2)
             found = plan(few, targets=False)
-            if found.rows > (
-                most := max(rows, options.rows)
-            ):  # there are not as many rows: more coalitions of each
+            if found.rows > most:  # there are not as many rows: more coalitions of each
                 found = plan(few * (found.rows // most), targets=False)
         saved = asdict(found)
         run.checkpoint.save("plan", saved)

@@ -33,7 +33,8 @@ class FastShap(captum.Attribution):
     instead.
 
     ``forward_func``, which captum's metrics use, returns the grand value of the game, (n, outputs). This is the
-    output of the surrogate, or of the model itself if the value function calls it.
+    output of the surrogate, or of the model itself if the value function calls it. For a conditional value function
+    it is the surrogate's if the explainer was loaded without its model.
 
     Parameters
     ----------

@@ -22,6 +22,7 @@ from fastshapley.explainer import FastSHAP
 from fastshapley.interop.encoded_rows import encode_rows
 from fastshapley.networks.backbone import Backbone
 from fastshapley.support.optional import require
+from fastshapley.value_functions.sums import graph_sums_to
 from fastshapley.version import __version__
 
 with warnings.catch_warnings():
@@ -68,9 +69,10 @@ def log_explainer(
     `FastSHAP.explain_to`: ``shap_<player>``, or ``shap_<player>_<output>`` if there are several outputs. The report
     is in the metadata of the model. A server accepts columns of pandas' categorical type as JSON, but not as CSV.
 
-    The user's model is not part of the MLflow model. Explainers that need it (marginal and baseline value
-    functions, and networks for images that use its layers) can be logged and loaded with `load_explainer`, but not
-    served.
+    The user's model is not part of the MLflow model. The values that a conditional value function serves therefore
+    sum to the output of its surrogate; ``sums_to`` in the metadata says so. Explainers that need the model
+    (marginal and baseline value functions, and networks for images that use its layers) can be logged and loaded
+    with `load_explainer`, but not served.
 
     Parameters
     ----------
@@ -207,7 +209,8 @@ def _arguments(explainer: FastSHAP, file: Path, example: Any, options: dict[str,
         "signature": _signature(explainer),
         "input_example": example,
         "pip_requirements": None if "conda_env" in options else [f"fastshapley[mlflow]=={__version__}"],
-        "metadata": None if report is None else {"report": report.to_dict()},
+        "metadata": {"sums_to": graph_sums_to(explainer.value_function_)}
+        | ({} if report is None else {"report": report.to_dict()}),
     }
     return {**given, **options, "loader_module": __name__, "data_path": os.fspath(file)}
 

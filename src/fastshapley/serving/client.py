@@ -75,12 +75,14 @@ class Client:
             (n, channels, height, width).
         outputs : array-like of shape (n, outputs), optional
             The model's outputs on the scale of the values. Explainers of a marginal or baseline game need them.
+            For a conditional game they are optional: rows without them, or with NaN, sum to the surrogate's output.
 
         Returns
         -------
         explanation : shap.Explanation
             Values of shape (n, features), or (n, features, outputs) for several outputs. For images on a grid,
-            values have shape (n, rows, columns, 1[, outputs]).
+            values have shape (n, rows, columns, 1[, outputs]). ``sums_to`` says whose output they sum to:
+            ``"model"``, ``"surrogate"`` or ``"game"``, or ``"mixed"`` if rows differ in that.
 
         Raises
         ------
@@ -121,7 +123,8 @@ class Client:
             array = np.asarray(outputs, dtype=np.float64)
             if len(array) != len(rows):
                 raise InputError(f"outputs has {len(array)} rows, but X has {len(rows)}")
-            output_texts = _texts(array.reshape(len(rows), -1).tolist())
+            numbers = array.reshape(len(rows), -1).tolist()
+            output_texts = _texts([[_plain(number) for number in row] for row in numbers], "outputs")
         answers, start = [], 0
         while start < len(rows):
             end = start + _count_in_request(rows[start : start + _MAX_ROWS])
@@ -199,12 +202,12 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _texts(rows: list[Any]) -> list[str]:
-    """Return each row as JSON text."""
+def _texts(rows: list[Any], name: str = "X") -> list[str]:
+    """Return each row as JSON text. ``name`` is that of the rows in error messages."""
     try:
         return [json.dumps(row, allow_nan=False) for row in rows]
     except (TypeError, ValueError) as error:
-        raise InputError(f"X has a value that JSON cannot hold: {error}") from None
+        raise InputError(f"{name} has a value that JSON cannot hold: {error}") from None
 
 
 def _count_in_request(rows: list[str]) -> int:
@@ -234,7 +237,7 @@ def _explanation(
         data = _image(_array(X))
     elif names == columns:  # The players are columns, not groups of columns.
         data, display = _data(X, columns, categories)
-    return shap.Explanation(
+    explanation = shap.Explanation(
         values=values,
         base_values=arrays["base_values"],
         data=data,
@@ -243,6 +246,9 @@ def _explanation(
         error_std=errors,
         output_names=outputs if outputs is not None and len(outputs) > 1 else None,
     )
+    sums = {answer.get("sums_to") for answer in answers}  # The first servers do not say it.
+    explanation.sums_to = sums.pop() if len(sums) == 1 else "mixed"
+    return explanation
 
 
 def _data(

@@ -1,7 +1,8 @@
 """KServe's V1 protocol: rows as JSON objects or lists.
 
 A request is ``{"instances": [{"age": 39, "job": "clerk"}, ...]}``, with rows as objects or as lists in the order of
-the columns. The whole body may also be one row. If the graph needs the model's outputs, they are in ``outputs``.
+the columns. The whole body may also be one row. If the graph takes the model's outputs, they are in ``outputs``.
+Where they are optional, a null stands for the outputs of a row that are not known.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fastshapley.serving.openapi_schemas import (
     object_schema,
     operation,
     row_schema,
+    sums_to_schema,
 )
 from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.server_state import ServerState
@@ -32,6 +34,7 @@ from fastshapley.serving.serving_protocol import (
     ServerRoute,
     check_row_count,
     graph_inputs,
+    sums_of,
 )
 
 
@@ -68,7 +71,7 @@ def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
     return graph_inputs(graph.encode(rows), outputs, graph)
 
 
-def write_explanations(results: Results, graph: Graph) -> dict[str, Any]:
+def write_explanations(results: Results, graph: Graph, sums_to: str | None = None) -> dict[str, Any]:
     """Return predictions, and one explanation per row.
 
     Parameters
@@ -77,12 +80,14 @@ def write_explanations(results: Results, graph: Graph) -> dict[str, Any]:
         The graph's results.
     graph : Graph
         The graph.
+    sums_to : str, optional
+        Whose output the values sum to. By default that of the graph without optional outputs.
 
     Returns
     -------
     answer : dict
         ``predictions``, ``explanations`` (values, base values and standard errors of each row),
-        ``feature_names``, ``grid`` for images on a grid, and ``output_names``.
+        ``feature_names``, ``grid`` for images on a grid, ``output_names`` and ``sums_to``.
     """
     results = _drop_single_output(results, graph)
     predictions = results["predictions"]
@@ -94,11 +99,10 @@ def write_explanations(results: Results, graph: Graph) -> dict[str, Any]:
     }
     if (grid := graph.about["players"]["grid"]) is not None:
         answer["grid"] = grid
-    answer["output_names"] = graph.output_names
-    return answer
+    return {**answer, "output_names": graph.output_names, "sums_to": sums_to or graph.sums_to}
 
 
-def write_predictions(results: Results, graph: Graph) -> dict[str, Any]:
+def write_predictions(results: Results, graph: Graph, sums_to: str | None = None) -> dict[str, Any]:
     """Return the predictions, which are base values plus Shapley values.
 
     Parameters
@@ -107,14 +111,20 @@ def write_predictions(results: Results, graph: Graph) -> dict[str, Any]:
         The graph's results.
     graph : Graph
         The graph.
+    sums_to : str, optional
+        Whose output the predictions are. By default that of the graph without optional outputs.
 
     Returns
     -------
     answer : dict
-        ``predictions`` and ``output_names``.
+        ``predictions``, ``output_names`` and ``sums_to``.
     """
     predictions = _drop_single_output(results, graph)["predictions"]
-    return {"predictions": predictions, "output_names": graph.output_names}
+    return {
+        "predictions": predictions,
+        "output_names": graph.output_names,
+        "sums_to": sums_to or graph.sums_to,
+    }
 
 
 def _drop_single_output(results: Results, graph: Graph) -> Results:
@@ -125,12 +135,14 @@ def _drop_single_output(results: Results, graph: Graph) -> Results:
 
 def _read_explain(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
     graph = model.graph
-    return RowsRequest(read_rows(body, graph, max_rows), lambda results: write_explanations(results, graph))
+    arrays = read_rows(body, graph, max_rows)
+    return RowsRequest(arrays, lambda results: write_explanations(results, graph, sums_of(arrays, graph)))
 
 
 def _read_predict(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
     graph = model.graph
-    return RowsRequest(read_rows(body, graph, max_rows), lambda results: write_predictions(results, graph))
+    arrays = read_rows(body, graph, max_rows)
+    return RowsRequest(arrays, lambda results: write_predictions(results, graph, sums_of(arrays, graph)))
 
 
 def _list_models(state: ServerState) -> Response:
@@ -152,7 +164,11 @@ def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
     value = number if len(graph.output_names) == 1 else array_schema(number)
     explanations = array_schema(object_schema(shap_values=array_schema(value), base_values=value))
     names = array_schema({"type": "string"})
-    predictions = {"predictions": array_schema(value), "output_names": names}
+    predictions = {
+        "predictions": array_schema(value),
+        "output_names": names,
+        "sums_to": sums_to_schema(graph),
+    }
     explanation = object_schema(explanations=explanations, feature_names=names, **predictions)
     return {
         f"/v1/models/{name}": {"get": operation("Check whether a model is ready", {"type": "object"})},
@@ -183,6 +199,15 @@ def _describe_request(graph: Graph, max_rows: int) -> tuple[dict[str, Any], dict
         )
         return request, example
     request = object_schema(instances=instances)
+    if graph.takes_outputs:
+        unknown = {"type": "null", "description": "The outputs of this row are not known."}
+        row_outputs = {"anyOf": [fixed_numbers_schema(outputs, nullable=True), unknown]}
+        request["properties"]["outputs"] = {
+            "type": ["array", "null"],
+            "items": row_outputs,
+            "description": "The model's outputs on the scale of the values, one list per row. Optional: without "
+            "them, values sum to the surrogate's output.",
+        }
     if graph.image_shape is None:
         request = {"anyOf": [request, {**row["anyOf"][0], "description": "One row."}]}
     return request, example

@@ -1,7 +1,8 @@
 """KServe's V2 protocol (Open Inference Protocol): rows as tensors.
 
 A request has one tensor ``rows`` with all columns, where categories are codes, or one tensor per column, where
-categories are names. If the graph needs the model's outputs, they are in a tensor ``outputs``.
+categories are names. If the graph takes the model's outputs, they are in a tensor ``outputs``. Where they are
+optional, nulls stand for outputs that are not known.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from fastshapley.errors import InputError
 from fastshapley.export.graph import Array, Graph
 from fastshapley.serving.batching import Results
 from fastshapley.serving.model_loader import ServedModel
-from fastshapley.serving.openapi_schemas import fixed_numbers_schema, object_schema, operation, tuple_schema
+from fastshapley.serving.openapi_schemas import (
+    fixed_numbers_schema,
+    object_schema,
+    operation,
+    sums_to_schema,
+    tuple_schema,
+)
 from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.server_state import ServerState
 from fastshapley.serving.serving_protocol import (
@@ -28,6 +35,7 @@ from fastshapley.serving.serving_protocol import (
     check_row_count,
     graph_inputs,
     numeric_array,
+    sums_of,
 )
 from fastshapley.version import __version__
 
@@ -71,7 +79,8 @@ def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
         If the body or a tensor is not as it should be.
     """
     tensors = _read_tensors(body, max_rows)
-    outputs = tensors.pop("outputs", None) if graph.needs_outputs else None
+    is_column = "outputs" in graph.columns and "rows" not in tensors and not graph.needs_outputs
+    outputs = tensors.pop("outputs", None) if graph.takes_outputs and not is_column else None
     if tensors.keys() == {"rows"} and graph.columns != ["rows"]:
         dtype = np.float64 if graph.image_shape is None else np.float32
         rows = graph.check(numeric_array("rows", tensors["rows"], dtype))
@@ -116,7 +125,9 @@ def requested_outputs(body: Any, graph: Graph) -> list[str]:
     return names
 
 
-def write_outputs(results: Results, outputs: Sequence[str], name: str, request_id: Any) -> dict[str, Any]:
+def write_outputs(
+    results: Results, outputs: Sequence[str], name: str, request_id: Any, sums_to: str
+) -> dict[str, Any]:
     """Return the output tensors that a request asks for.
 
     Parameters
@@ -129,11 +140,13 @@ def write_outputs(results: Results, outputs: Sequence[str], name: str, request_i
         Name of the model.
     request_id : object
         The request's ``id``, which the answer repeats if it is a string.
+    sums_to : str
+        Whose output the values sum to.
 
     Returns
     -------
     answer : dict
-        ``model_name``, ``outputs`` and ``id``.
+        ``model_name``, ``outputs``, ``parameters`` with ``sums_to``, and ``id``.
     """
     tensors = [
         {
@@ -144,7 +157,7 @@ def write_outputs(results: Results, outputs: Sequence[str], name: str, request_i
         }
         for output in outputs
     ]
-    answer = {"model_name": name, "outputs": tensors}
+    answer = {"model_name": name, "parameters": {"sums_to": sums_to}, "outputs": tensors}
     if isinstance(request_id, str):
         answer["id"] = request_id
     return answer
@@ -169,7 +182,7 @@ def model_metadata(name: str, graph: Graph) -> dict[str, Any]:
     datatype = "FP64" if graph.image_shape is None else "FP32"
     row_shape = graph.image_shape or (len(graph.columns),)
     inputs = [{"name": "rows", "datatype": datatype, "shape": [-1, *row_shape]}]
-    if graph.needs_outputs:
+    if graph.takes_outputs:
         inputs.append({"name": "outputs", "datatype": "FP64", "shape": outputs})
     values = [-1, len(graph.players), len(graph.output_names)]
     shapes = {"base_values": outputs, "predictions": outputs}
@@ -180,6 +193,8 @@ def model_metadata(name: str, graph: Graph) -> dict[str, Any]:
         "parameters": {
             "columns": graph.columns,
             "categories": {column: graph.categories(column) for column in graph.columns},
+            "sums_to": graph.sums_to,
+            "optional_inputs": ["outputs"] if graph.takes_outputs and not graph.needs_outputs else [],
         },
         "inputs": inputs,
         "outputs": [
@@ -246,7 +261,8 @@ def _rows_from_columns(tensors: dict[str, Any]) -> Sequence[dict[str, Any]]:
 def _read_infer(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
     outputs = requested_outputs(body, model.graph)
     arrays = read_rows(body, model.graph, max_rows)
-    return RowsRequest(arrays, lambda results: write_outputs(results, outputs, model.name, body.get("id")))
+    sums_to = sums_of(arrays, model.graph)
+    return RowsRequest(arrays, lambda results: write_outputs(results, outputs, model.name, body.get("id"), sums_to))
 
 
 def _show_model(model: ServedModel) -> Response:
@@ -284,9 +300,13 @@ def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
         {"name": part["name"], "shape": [1, *part["shape"][1:]], "datatype": part["datatype"], "data": data}
         for part, data in zip(inputs, _example_tensors(graph), strict=True)
     ]
-    infer = operation(
-        "Return Shapley values as tensors", {"type": "object"}, _request_schema(graph, tensors), {"inputs": tensors}
-    )
+    needed = tensors if graph.needs_outputs else tensors[:1]
+    request = _request_schema(graph, tensors)
+    if len(needed) < len(tensors):
+        request = {"anyOf": [_request_schema(graph, needed), request]}
+    parameters = object_schema(sums_to=sums_to_schema(graph))
+    answer = object_schema(model_name={"type": "string"}, parameters=parameters, outputs={"type": "array"})
+    infer = operation("Return Shapley values as tensors", answer, request, {"inputs": needed})
     return {
         f"/v2/models/{name}": {"get": operation("Return a model's input and output tensors", {"type": "object"})},
         f"/v2/models/{name}/ready": {"get": operation("Check whether a model is ready", {"type": "object"})},
@@ -296,14 +316,14 @@ def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
 
 def _example_tensors(graph: Graph) -> list[list[float | None]]:
     row = [None if value != value else value for value in graph.example()[0].ravel().tolist()]
-    return [row, [0.5] * len(graph.output_names)] if graph.needs_outputs else [row]
+    return [row, [0.5] * len(graph.output_names)] if graph.takes_outputs else [row]
 
 
 def _request_schema(graph: Graph, examples: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the schema of a request with one row."""
     tensors = []
     for part in examples:
-        data = fixed_numbers_schema(len(part["data"]))
+        data = fixed_numbers_schema(len(part["data"]), nullable=not graph.needs_outputs)
         if part["name"] == "rows" and graph.image_shape is None:
             data = tuple_schema([_code_schema(graph.categories(column)) for column in graph.columns])
         constants = {name: {"const": part[name]} for name in ("name", "shape")}

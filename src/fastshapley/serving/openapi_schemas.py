@@ -64,20 +64,44 @@ def tuple_schema(items: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "array", "prefixItems": items, "items": False, "minItems": size, "maxItems": size}
 
 
-def fixed_numbers_schema(length: int) -> dict[str, Any]:
+def fixed_numbers_schema(length: int, *, nullable: bool = False) -> dict[str, Any]:
     """Return the schema of an array of numbers.
 
     Parameters
     ----------
     length : int
         Number of items.
+    nullable : bool, default=False
+        Whether an item may be null.
 
     Returns
     -------
     schema : dict
         The schema.
     """
-    return {**array_schema({"type": "number"}), "minItems": length, "maxItems": length}
+    number = {"type": ["number", "null"] if nullable else "number"}
+    return {**array_schema(number), "minItems": length, "maxItems": length}
+
+
+def sums_to_schema(graph: Graph) -> dict[str, Any]:
+    """Return the schema of the word that says whose output the values sum to.
+
+    Parameters
+    ----------
+    graph : Graph
+        The graph that returns the values.
+
+    Returns
+    -------
+    schema : dict
+        The schema.
+    """
+    optional = graph.takes_outputs and not graph.needs_outputs
+    words = ["model", "surrogate", "mixed"] if optional else [graph.sums_to]
+    description = "Whose output the values sum to."
+    if optional:
+        description += " It is the model for rows with outputs, and the surrogate for rows without."
+    return {"type": "string", "enum": words, "description": description}
 
 
 def row_schema(graph: Graph) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class RowsRequest:
     Parameters
     ----------
     arrays : tuple of ndarray
-        The graph's inputs: encoded rows, and the model's outputs if the graph needs them.
+        The graph's inputs: encoded rows, and the model's outputs if the graph takes them.
     write : callable
         Turns the graph's results into the body of the answer: JSON values and arrays.
     """
@@ -158,29 +158,56 @@ def graph_inputs(rows: Array, outputs: Any, graph: Graph) -> tuple[Array, ...]:
     rows : ndarray
         Encoded rows.
     outputs : object
-        The model's outputs as the client sent them: nested lists, or None.
+        The model's outputs as the client sent them: nested lists, or None. If they are optional, None may also
+        stand for the outputs of a row, or for one output.
     graph : Graph
         The graph.
 
     Returns
     -------
     arrays : tuple of ndarray
-        The rows, and outputs of shape (n, outputs) if the graph needs them.
+        The rows, and outputs of shape (n, outputs) if the graph takes them, with NaN where they are not known.
 
     Raises
     ------
     InputError
-        If the graph needs outputs and they are missing, have the wrong size or are not finite.
+        If the graph needs outputs and they are missing, or if they have the wrong size or are not finite.
     """
-    if not graph.needs_outputs:
+    if not graph.takes_outputs:
         return (rows,)
     shape = (len(rows), len(graph.output_names))
     if outputs is None:
-        raise InputError(f"this model also needs its own outputs: pass outputs of shape {shape}")
+        if graph.needs_outputs:
+            raise InputError(f"this model also needs its own outputs: pass outputs of shape {shape}")
+        return rows, np.full(shape, np.nan)
+    if not graph.needs_outputs and isinstance(outputs, list) and any(isinstance(row, list) for row in outputs):
+        outputs = [[None] * shape[1] if row is None else row for row in outputs]
     given = numeric_array("outputs", outputs, np.float64)
-    if given.size != shape[0] * shape[1] or not np.isfinite(given).all():
-        raise InputError(f"outputs must be finite and have shape {shape}, but have {given.shape}")
+    if not graph.needs_outputs and given.shape == shape[:1] and np.isnan(given).all():
+        given = np.full(shape, np.nan)  # each row is null
+    refused = ~np.isfinite(given) if graph.needs_outputs else np.isinf(given)
+    if given.size != shape[0] * shape[1] or refused.any():
+        hint = "" if graph.needs_outputs else "; pass null for a row whose outputs are not known"
+        raise InputError(f"outputs must be finite and have shape {shape}, but have {given.shape}{hint}")
     return rows, given.reshape(shape)
+
+
+def sums_of(arrays: tuple[Array, ...], graph: Graph) -> str:
+    """Return whose output the values of a request sum to.
+
+    Parameters
+    ----------
+    arrays : tuple of ndarray
+        What `graph_inputs` returned.
+    graph : Graph
+        The graph.
+
+    Returns
+    -------
+    sums_to : {"model", "surrogate", "game", "mixed"}
+        See `Graph.sums_with`.
+    """
+    return graph.sums_with(arrays[1] if len(arrays) > 1 else None)
 
 
 def numeric_array(name: str, values: Any, dtype: type[np.floating[Any]]) -> Array:

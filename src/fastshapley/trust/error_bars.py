@@ -34,6 +34,7 @@ CORRECTED_PAIRS = 4  # Pairs per player for which intervals of corrected values 
 LARGEST_NOISE_FACTOR = 2.0  # The largest factor of the noise's standard deviation that calibration applies.
 HELD_OUT_EVERY = 5  # One row in this many selects the best epoch of the error network; the others train it.
 NOISE_WEIGHT = 0.1  # The weight of the likelihood of the noise, relative to that of the errors.
+EVEN_SHARE = 0.75  # The share of the game's error that all values have in equal parts.
 LARGEST_RATIO = 1e3  # The error network's variances are at most this multiple of the usual one, or its inverse.
 _LAYERS, _WIDTH = 2, 64  # The hidden layers of the error network.
 
@@ -117,6 +118,7 @@ def _evaluations(game: ValueFunction, allowance: Allowance) -> int:
     return int(
         min(
             allowance.share * effort.ERROR_BAR_EVALUATIONS,
+            allowance.share * effort.ERROR_BAR_CALLS / cost(game),
             allowance.calls / 2 / cost(game),
             seconds / max(allowance.pace * cost(game), 1e-12),
         )
@@ -197,12 +199,14 @@ class ErrorNetwork(nn.Module):
         self.register_buffer("noise_scale", torch.ones(()))
         self.register_buffer("expected", torch.zeros((), dtype=torch.float64))
         self.register_buffer("profile", torch.ones(players // 2, dtype=torch.float64))
+        self.register_buffer("game", torch.zeros(players, outputs, dtype=torch.float64))
 
     usual: Tensor  # The mean variance of each player's values, and in the last row that of the noise.
     factor: Tensor  # The calibrated factor of the values' standard errors.
     noise_scale: Tensor  # The calibrated factor of the noise's variance.
     expected: Tensor  # The mean over rows of the sum of a row's variances.
     profile: Tensor  # The noise by coalition size: see `Residuals`.
+    game: Tensor  # The variance of the game's own error, on the scale of the values.
 
     def forward(self, inputs: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
         """Return variances of values, (n, players, outputs), and of noise, (n, outputs).
@@ -218,7 +222,8 @@ class ErrorNetwork(nn.Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load weights. In files without ``noise_scale``, which are older, ``usual`` contains that factor."""
-        return super().load_state_dict({"noise_scale": torch.ones(()), **state_dict}, strict, assign)
+        added = {"noise_scale": torch.ones(()), "game": torch.zeros_like(self.game)}
+        return super().load_state_dict({**added, **state_dict}, strict, assign)
 
     def reset_calibration(self) -> None:
         """Return to the variances as they were learned."""
@@ -242,7 +247,7 @@ class ErrorBars:
         self.head = ErrorNetwork(inputs, network.players, outputs).to(network.scale.device)
 
     def __call__(self, x: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the variances of values and of noise.
+        """Return the variances of values, as values of the game, and of noise.
 
         Parameters
         ----------
@@ -263,6 +268,27 @@ class ErrorBars:
         unit = self.unit().double().square()
         by_output = variance.double().transpose(1, 2) * unit[:, None]  # Long axis last: see `ExplainerNetwork`.
         return by_output.transpose(1, 2), noise.double() * unit
+
+    @property
+    def game_variance(self) -> Tensor:
+        """The variance of the game's own error, (players, outputs), which errors to the model contain too."""
+        return self.head.game.expand(-1, self.network.outputs)
+
+    def set_game_error(self, game_error: float, typical: Tensor) -> None:
+        """Take over the estimated mean squared error of a row that the exact values of the game have.
+
+        It is divided among the values in proportion to their typical squares, and most of it evenly.
+
+        Parameters
+        ----------
+        game_error : float
+            The error, over players and outputs together.
+        typical : Tensor of shape (players, outputs)
+            The mean squares of the values.
+        """
+        share = typical / typical.sum().clamp(min=1e-300)
+        share = (1 - EVEN_SHARE) * share + EVEN_SHARE / share.numel()
+        self.head.game.copy_(game_error * share[:, -self.head.outputs :])
 
     def expected(self, x: Tensor, phi: Tensor) -> Tensor:
         """Return the mean over rows of the sum of a row's variances."""

@@ -23,10 +23,19 @@ from fastshapley.training.run import Run
 from fastshapley.trust import effort
 from fastshapley.trust.effort import Allowance
 from fastshapley.trust.error_bars import ErrorBars, normalized_values
-from fastshapley.trust.report import Report, measure
-from fastshapley.value_functions.base_game import called_model, cost, is_game_of, is_surrogate, link_of
+from fastshapley.trust.report import CHOICE_SOURCE, DEFINITION_SOURCE, SURROGATE_SOURCE, Report, measure
+from fastshapley.value_functions.base_game import (
+    called_model,
+    cost,
+    fidelity_by_size_of,
+    game_error_of,
+    imitation_of,
+    is_game_of,
+    is_surrogate,
+    link_of,
+)
 from fastshapley.value_functions.links import apply_link
-from fastshapley.value_functions.protocol import ValueFunction, evaluate, null_values
+from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values
 
 logger = logging.getLogger(__name__)
 
@@ -137,8 +146,19 @@ def measure_network(
         )
         return Measurement(None, nothing)
     report = _distances(measured, truth)
+    imitation = imitation_of(game)
     if is_game_of(game, model):  # The game's outputs are the model's.
-        return Measurement(replace(report, fidelity=1.0, surrogate_error=0.0), nothing)
+        distances = nothing
+        if imitation is not None:  # `check` compares later rows with these.
+            whole = _totals(truth, x.device) + null_values(game, truth.rows)
+            distances = (grand_values(imitation, truth.rows) - whole).square().sum(1).sqrt()
+        estimated, source = game_error_of(game), CHOICE_SOURCE
+        if estimated is None:
+            estimated, source = float(distances.square().mean()) if len(distances) else None, SURROGATE_SOURCE
+        elif imitation is None:
+            source = DEFINITION_SOURCE
+        report = replace(report, fidelity=1.0, fidelity_by_size=fidelity_by_size_of(game))
+        return Measurement(replace(report, game_error=estimated, game_error_source=source), distances)
     calls = max(0.0, model_calls - (_model_evaluations(game) - before))
     some = int(min(calls, len(truth.rows)))
     if model is None or model.outputs != game.outputs or not some:
@@ -151,7 +171,8 @@ def measure_network(
         report,
         fidelity=r2(grand.cpu().numpy(), y.cpu().numpy()),
         fidelity_by_size=_fidelity_by_size(game, rows, y, run) if is_surrogate(game) else None,
-        surrogate_error=float(squared_distances.mean()),
+        game_error=float(squared_distances.mean()),
+        game_error_source=SURROGATE_SOURCE,
     )
     return Measurement(report, squared_distances.sqrt())
 

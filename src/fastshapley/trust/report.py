@@ -1,4 +1,8 @@
-"""The report: the distance of an explainer's values to the Shapley values of its own game."""
+"""The report: the distance of an explainer's values to the Shapley values of the user's model.
+
+The distance has two parts. The network's is measured: its values are compared with the exact ones of its game. The
+game's is estimated, because nobody knows the conditional distribution of the user's rows.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,9 @@ POOR_SIGNS = 0.9  # A smaller share of correct signs is worth a warning.
 POOR_FIDELITY = 0.9  # A smaller R2 of the surrogate is worth a warning.
 FEW_ROWS = 20  # Fewer rows are worth a warning.
 LABEL_WIDTH = 37  # The width of the column of labels; the longest one has 37 characters.
+SURROGATE_SOURCE = "from the surrogate's squared error for whole rows"
+CHOICE_SOURCE = "from held-out differences between the surrogate and the sampled game"
+DEFINITION_SOURCE = "the values are defined by this game"
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,8 @@ class Report:
         The share of values above 5 % of the row's largest one that have the correct sign. If the true values are
         not exact and error bars are known, it is the share expected by the error bars.
     fidelity : float or None
-        R2 of the game's output to the model's for whole rows: what a surrogate loses; None without a model.
+        R2 of the game's output to the model's for whole rows: 1 unless a surrogate stands in for the model; None
+        without a model.
     held_out : bool
         False if there were too few rows to hold any out.
     mean_squared_error : float
@@ -53,10 +61,15 @@ class Report:
     mean_squared_error_interval : float
         Half its 95 % interval.
     fidelity_by_size : dict or None
-        The fidelity by the share of players that are known, from none to all.
-    surrogate_error : float or None
-        The mean squared distance of the surrogate's outputs to the model's. This is approximately the mean squared
-        error of the exact values of the surrogate's game; it equals it if errors of players are unrelated.
+        The R2 of the game's output to the model's by the share of players that are known. It cannot be 1 where
+        these do not determine the output.
+    game_error : float or None
+        The estimated mean squared error of a row that the exact values of the game have, as values of the model.
+        None if it is unknown.
+    game_error_source : str
+        How it was estimated.
+    mean_squared_value : float
+        The mean over rows of the sum of a row's squared true values.
     sampling_error : float
         The mean squared error of the true values, from random coalitions. ``mean_squared_error`` does not contain
         it.
@@ -76,40 +89,77 @@ class Report:
     mean_squared_error: float = math.nan
     mean_squared_error_interval: float = math.nan
     fidelity_by_size: dict[str, float] | None = None
-    surrogate_error: float | None = None
+    game_error: float | None = None
+    game_error_source: str = ""
+    mean_squared_value: float = math.nan
     sampling_error: float = 0.0
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Report:
+        """Return the report that `to_dict` made a dictionary of, also by the first version of the package."""
+        saved = dict(saved)
+        if (earlier := saved.pop("surrogate_error", None)) is not None:
+            saved.setdefault("game_error", earlier)
+            saved.setdefault("game_error_source", SURROGATE_SOURCE if earlier else "")
+        if "mean_squared_value" not in saved and saved["relative_squared_error"]:
+            saved["mean_squared_value"] = saved["mean_squared_error"] / saved["relative_squared_error"]
+        return cls(**saved)
+
+    @property
+    def relative_game_error(self) -> float:
+        """The game's error as a share of the squared values; NaN if it is unknown."""
+        if self.game_error is None or not self.mean_squared_value > 0:
+            return math.nan
+        return self.game_error / self.mean_squared_value
+
+    @property
+    def total_relative_squared_error(self) -> float:
+        """The error to the model's own Shapley values: the network's and the game's. NaN if one is unknown."""
+        return max(0.0, self.relative_squared_error) + self.relative_game_error
 
     def lines(self) -> dict[str, str]:
         """Return the lines of the table, by label."""
         about = f" (l2 error about {self.truth_error:.2g})" if self.truth_error > 0 else ""
         several = self.rows > 1
         found = {
-            "truth": self.truth + about,
+            "total relative squared error": self._total(),
+            "  network (measured)": f"{self.relative_squared_error:.4f}",
+            "  game (estimated)": self._game(),
+            "truth for the network": self.truth + about,
             "mean squared error": f"{self.mean_squared_error:.3g}"
             + (f" +- {self.mean_squared_error_interval:.1g}" if several else ""),
-            **self._other_errors(),
-            "relative squared error": f"{self.relative_squared_error:.4f}",
+            **self._sampling(),
             "l2 distance": f"{self.l2:.4g}" + (f" +- {self.l2_interval:.2g}" if several else ""),
             "l1 distance": f"{self.l1:.4g}",
             "cosine": f"{self.cosine:.4f}",
             "correct sign, large values": f"{100 * self.sign_agreement:.1f} %",
         }
         if self.fidelity is not None:
-            found["surrogate fidelity (R2)"] = f"{self.fidelity:.4f}"
+            found["fidelity for whole rows (R2)"] = f"{self.fidelity:.4f}"
         if self.fidelity_by_size is not None:
             found["  by share of players known"] = ", ".join(
                 f"{share} {value:.2f}" for share, value in self.fidelity_by_size.items()
             )
         return {name: "-" if "nan" in text else text for name, text in found.items()}
 
-    def _other_errors(self) -> dict[str, str]:
-        """Return the errors that are not the network's, by label."""
-        found = {}
-        if self.surrogate_error:
-            found["  surrogate error (approximate)"] = f"{self.surrogate_error:.3g}"
-        if self.sampling_error:
-            found["  sampling noise (already subtracted)"] = f"{self.sampling_error:.3g}"
-        return found
+    def _total(self) -> str:
+        total = self.total_relative_squared_error
+        if math.isnan(total):
+            return f"at least {self.relative_squared_error:.4f}"
+        return f"{total:.4f} (typical error {100 * math.sqrt(total):.0f} % of the values)"
+
+    def _game(self) -> str:
+        if self.game_error is None:
+            return "unknown" + (f": {self.game_error_source}" if self.game_error_source else "")
+        return f"{self.relative_game_error:.4f}" + (f", {self.game_error_source}" if self.game_error_source else "")
+
+    def _other_game(self) -> str:
+        return ", use value_function='conditional'" if self.fidelity is not None and self.fidelity < 1 else ""
+
+    def _sampling(self) -> dict[str, str]:
+        if not self.sampling_error:
+            return {}
+        return {"  sampling noise (already subtracted)": f"{self.sampling_error:.3g}"}
 
     def warnings(self) -> list[str]:
         """Return why the values should not be trusted as they are, and what to do; empty if they are fine."""
@@ -126,9 +176,16 @@ class Report:
             )
         if self.relative_squared_error > POOR_ERROR:
             found.append(
-                f"The typical error is {100 * math.sqrt(self.relative_squared_error):.0f} % of the size of the "
-                "values: trust only the largest values of a row. Fit with more rows, or correct values with "
+                f"The network's typical error is {100 * math.sqrt(self.relative_squared_error):.0f} % of the size "
+                "of the values: trust only the largest values of a row. Fit with more rows, or correct values with "
                 "budget= or tol=."
+            )
+        if self.relative_game_error > POOR_ERROR:
+            found.append(
+                f"The game's typical error is about {100 * math.sqrt(self.relative_game_error):.0f} % of the size "
+                "of the values: these values describe the model only roughly, and budget= does not help. Fit with "
+                "more rows" + self._other_game() + ", or use value_function='marginal', which needs no conditional "
+                "distributions."
             )
         if self.sign_agreement < POOR_SIGNS:
             found.append(
@@ -157,7 +214,9 @@ class Report:
         return f"<table><caption>{escape(self._title())}</caption>{rows}</table>{notes}"
 
     def _title(self) -> str:
-        return f"Distance to the Shapley values on {self.rows} {'held-out' if self.held_out else 'training'} rows"
+        kind = "held-out" if self.held_out else "training"
+        whose = "game" if self.game_error is None else "model"
+        return f"Distance to the Shapley values of the {whose} on {self.rows} {kind} rows"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -215,5 +274,6 @@ def measure(
         held_out=held_out,
         mean_squared_error=float(squared.mean()),
         mean_squared_error_interval=metrics.interval(squared),
+        mean_squared_value=size / len(values),
         sampling_error=float(noise.mean()),
     )

@@ -36,7 +36,8 @@ class PageModel {
     this.graph = new OnnxGraph(buffer);
     this.about = this.graph.about;
     if (!this.about) throw new Error(`${name} is an ONNX graph, but fastshapley did not export it.`);
-    this.needsOutputs = this.graph.inputs.length > 1;
+    this.imitated = this.about.sums_to === "surrogate";  // whether predictions are the surrogate's
+    this.needsOutputs = this.graph.inputs.length > 1 && !this.imitated;
     const missing = this.graph.unsupported;
     const which = `the operator${missing.length > 1 ? "s" : ""} ${missing.join(", ")}`;
     this.trouble = missing.length ? `This page does not support ${which}` : "";  // why the page cannot compute
@@ -53,8 +54,13 @@ class PageModel {
     return new PageModel(name, await graph.arrayBuffer(), await rows.json());
   }
 
-  /* Runs the graph in the page, or on the server if the page cannot. */
-  async compute(inputs) {
+  /* Runs the graph in the page, or on the server if the page cannot. Outputs that are not given are not known. */
+  async compute(given) {
+    const inputs = { ...given };
+    if (this.graph.inputs.length > 1 && !inputs.outputs) {
+      const dims = [given.rows.dims[0], this.about.output_names.length];
+      inputs.outputs = { dims, data: Array(dims[0] * dims[1]).fill(NaN) };
+    }
     if (!this.trouble) {
       try {
         return this.graph.run(inputs);
@@ -73,7 +79,7 @@ class PageModel {
       name,
       shape: inputs[name].dims,
       datatype: type === "float" ? "FP32" : "FP64",
-      data: Array.from(inputs[name].data),  // JSON has null for NaN, a missing value.
+      data: Array.from(inputs[name].data),  // JSON has null for NaN: a missing value, or an unknown output.
     }));
     const path = `v2/models/${encodeURIComponent(this.name)}/infer`;
     const headers = { "Content-Type": "application/json" };
@@ -180,23 +186,25 @@ function accuracy({ report }) {
   if (!report) return [title, make("p", {}, "The error of these values was not measured.")];
   const paragraphs = [], warnings = [], known = (v) => v !== null && v !== undefined;
   const { rows, truth, held_out: heldOut, relative_squared_error: relative, sign_agreement: signs } = report;
-  const { fidelity, surrogate_error: surrogate, mean_squared_error: own } = report;
+  const { fidelity, game_error: game, mean_squared_error: own, mean_squared_value: squares } = report;
   const where = `${rows} ${heldOut ? "held-out rows" : "training rows"}`;
   const share = percent(Math.max(0, relative));
   const size = known(relative) ? `the squared error is ${share} of the squared size of the values` : "";
   const sign = known(signs) ? `${percent(signs)} of the large values have the right sign` : "";
   const found = [size, sign].filter(Boolean).join(", and ");
   if (found) paragraphs.push(`On ${where}, ${found} (reference: ${truth}).`);
-  if (surrogate === 0) paragraphs.push("These values explain the model itself.");
+  const round = (v) => Number(Math.max(0, v).toPrecision(2));
+  if (game === 0) paragraphs.push("These values explain the model itself.");
   else if (known(fidelity)) {
-    const round = (v) => Number(Math.max(0, v).toPrecision(2));
-    const parts = [
-      "These values explain a surrogate: a network that imitates the model. It explains",
-      `${percent(Math.max(0, fidelity))} of the variance of the model's outputs.`,
-    ];
-    if (known(surrogate) && known(own)) {
-      parts.push(`The mean squared error of a row's values is ${round(own)} for the surrogate,`);
-      parts.push(`and about ${round(surrogate)} larger for the model.`);
+    const parts = fidelity === 1
+      ? ["These values explain the model's expected output given what is known."]
+      : [
+        "These values explain a surrogate: a network that imitates the model. It explains",
+        `${percent(Math.max(0, fidelity))} of the variance of the model's outputs.`,
+      ];
+    if (known(game) && known(own)) {
+      parts.push(`The mean squared error of a row's values is ${round(own)} for the network,`);
+      parts.push(`and about ${round(game)} more because the game is an estimate.`);
     }
     paragraphs.push(parts.join(" "));
   }
@@ -205,6 +213,10 @@ function accuracy({ report }) {
   if (relative > 0.1) {
     const off = percent(Math.sqrt(relative));
     warnings.push(`The error is ${off} of the size of the values: trust only the largest values of a row.`);
+  }
+  if (known(game) && squares > 0 && game / squares > 0.1) {
+    const off = percent(Math.sqrt(game / squares));
+    warnings.push(`The game's error is about ${off} of the size of the values: they describe the model only roughly.`);
   }
   if (known(signs) && signs < 0.9) warnings.push(`${percent(1 - signs)} of the large values have the wrong sign.`);
   if (known(fidelity) && fidelity < 0.9) {
@@ -238,6 +250,9 @@ async function openModel(name) {
   find("lead").textContent = images
     ? "How much each part of an image adds to each prediction."
     : "How much each column adds to the prediction. Change a value to see its effect.";
+  const imitated = model.imitated ? "The predictions are a surrogate's estimates of the model's outputs." : "";
+  find("sums").textContent = imitated;
+  find("sums").hidden = !imitated;
   find("where").textContent = "Computed in your browser: what you enter stays on this page.";
   find("accuracy").replaceChildren(...accuracy(model.about));
   find("accuracy").hidden = false;
