@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import shap
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
@@ -46,7 +47,8 @@ def main() -> None:
     X_train, y_train = applicants(4000, seed=0)
     X_test, _ = applicants(200, seed=1)
     booster = HistGradientBoostingClassifier(max_leaf_nodes=6, min_samples_leaf=50, random_state=0)
-    model = make_pipeline(OrdinalEncoder(encoded_missing_value=-1), booster).fit(X_train, y_train)
+    codes = make_column_transformer((OrdinalEncoder(), ["home", "purpose"]), remainder="passthrough")
+    model = make_pipeline(codes, booster).fit(X_train, y_train)
 
     explainer = FastSHAP(model, link="logit", time_budget=15, random_state=0, progress=False).fit(X_train)
     print(explainer.report_)

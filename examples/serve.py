@@ -43,7 +43,7 @@ def main() -> None:
         explainer.save(path)
         with served(path) as url:
             client = Client(url)
-            explanation = client.explain(X[:5])
+            explanation = client.explain(X[:5], outputs=model.predict(X[:5]))  # values sum to the model's outputs
             print(f"{client.models()} at {url}: values {explanation.shape}")
     there, here = explanation.values, explainer(X[:5]).values
     print(json.dumps(dict(zip(X.columns, there[0].round(2).tolist(), strict=True))))
