@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fastshapley.data.players import Partition
+from fastshapley.networks.column_tables import ColumnTables
 from fastshapley.networks.image_maps import channels_last
 from fastshapley.networks.perceptron import Perceptron
 from fastshapley.networks.table_encoder import TableEncoder
 from fastshapley.networks.weights import layers_of
 
 Inverse = Literal["log", "logit"] | None
-_MANY = 64  # coalitions per row from which the first layer is computed player by player
 _TINY = 1e-7  # smallest probability of which a logarithm is taken
 
 
@@ -46,6 +46,10 @@ class SurrogateNetwork(nn.Module, ABC):
     @abstractmethod
     def known(self, x: Tensor) -> Tensor:
         """Return the outputs when every player is known: x (n, ...) to (n, outputs)."""
+
+    def trained(self) -> SurrogateNetwork | ColumnTables:
+        """Return what evaluates the network as it is now; by default the network itself."""
+        return self
 
 
 class MaskedNetwork(SurrogateNetwork):
@@ -82,8 +86,6 @@ class MaskedNetwork(SurrogateNetwork):
         """Return logits or numbers (n, m, outputs)."""
         encoded = self.encoder(x)
         member = s.to(encoded.dtype)
-        if isinstance(self.body, Perceptron) and s.shape[1] >= _MANY:
-            return self._by_player(encoded, member)
         shown = member if self.one_to_one else member[..., self.player]
         together = torch.cat([encoded[:, None] * shown, member], dim=2)
         result: Tensor = self.body(together.flatten(0, 1))
@@ -104,19 +106,11 @@ class MaskedNetwork(SurrogateNetwork):
             hidden = layer(hidden)
         return hidden
 
-    def _by_player(self, encoded: Tensor, member: Tensor) -> Tensor:
-        """Return the same for many coalitions per row: a player's part of the first layer is computed once."""
-        first, *rest = self.body.children()
-        assert isinstance(first, nn.Linear)
-        shown, known = first.weight.t().split([len(self.player), member.shape[2]])
-        added = encoded[:, :, None] * shown
-        if not self.one_to_one:
-            empty = added.new_zeros(added.shape[0], member.shape[2], added.shape[2])
-            added = empty.index_add(1, self.player, added)
-        hidden = torch.baddbmm(first.bias, member, added + known).flatten(0, 1)
-        for layer in rest:
-            hidden = layer(hidden)
-        return hidden.unflatten(0, member.shape[:2])
+    def trained(self) -> SurrogateNetwork | ColumnTables:
+        """Return what evaluates the network as it is now, as fast as possible."""
+        if not isinstance(self.body, Perceptron):
+            return self
+        return ColumnTables(self.encoder, self.owner, list(self.body.children()))
 
 
 class MaskedImages(SurrogateNetwork):

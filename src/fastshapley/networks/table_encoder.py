@@ -141,15 +141,19 @@ class TableEncoder(nn.Module):
         """The columns in which a gap differs from a value."""
         return {*self.flags.tolist(), *self.codes.tolist()}
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the inputs (n, width) of encoded rows (n, columns)."""
+    def standardised(self, x: Tensor) -> Tensor:
+        """Return the inputs of the numbers of encoded rows (n, columns), without those of gaps and cuts."""
         everything = len(self.numbers) == x.shape[1]
         numbers = x if everything else x.index_select(1, self.numbers)
         standard = ((numbers - self.mean) / self.scale).float()
         standard = standard.masked_fill(standard.isnan(), 0).clamp(-_LARGEST, _LARGEST)
         if (tails := self.tails) is not None:
             standard = standard.clamp(-tails, tails) * (1 + (standard.abs() / tails).clamp(min=1).log())
-        parts = [standard]
+        return standard
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the inputs (n, width) of encoded rows (n, columns)."""
+        parts = [self.standardised(x)]
         if len(self.flags):
             parts.append(x.index_select(1, self.flags).isnan().float())
         if self.table is not None:

@@ -20,6 +20,7 @@ from fastshapley.data.schema import Schema
 from fastshapley.data.stream import batches
 from fastshapley.errors import InputError
 from fastshapley.networks.builders import builder_for
+from fastshapley.networks.column_tables import ColumnTables
 from fastshapley.networks.network_builder import SavedNetwork, SurrogatePlan
 from fastshapley.networks.perceptron import Perceptron
 from fastshapley.networks.surrogate_networks import Inverse, SurrogateNetwork
@@ -67,6 +68,8 @@ class Surrogate(BaseGame):
     has_short_name = True
     fits_together = True
     is_surrogate = True
+
+    _evaluator: SurrogateNetwork | ColumnTables | None
 
     def __init__(
         self,
@@ -212,18 +215,24 @@ class Surrogate(BaseGame):
     def whole_rows(self, x: Tensor) -> Tensor:
         """Return the estimates of the model's outputs for whole rows, before the link, (n, outputs)."""
         with torch.no_grad():
-            return self.activate(torch.cat([self.network_.known(part) for part in x.split(_pass_size(x))]))
+            return self.activate(torch.cat([self._trained().known(part) for part in x.split(_pass_size(x))]))
 
     def expectation(self, x: Tensor, s: Tensor) -> Tensor:
         """Return the estimate of E[f(x) | x_s], before the link, (n, m, outputs)."""
         most = _pass_size(x)
-        rows = max(1, most // s.shape[1])
+        rows, network = max(1, most // s.shape[1]), self._trained()
         with torch.no_grad():
             raw = [
-                torch.cat([self.network_(a, c) for c in b.split(most, dim=1)], dim=1)
+                torch.cat([network(a, c) for c in b.split(most, dim=1)], dim=1)
                 for a, b in zip(x.split(rows), s.split(rows), strict=True)
             ]
         return self.activate(torch.cat(raw))
+
+    def _trained(self) -> SurrogateNetwork | ColumnTables:
+        """Return what evaluates the trained network."""
+        if self._evaluator is None:
+            self._evaluator = self.network_.trained()
+        return self._evaluator
 
     def _assemble(
         self,
@@ -235,6 +244,7 @@ class Surrogate(BaseGame):
         outputs: int,
     ) -> None:
         self.network_, self.scale, self.link = network, scale, link
+        self._evaluator = None
         self.concurrent = isinstance(network.body, Perceptron)  # A module of the user's may not be.
         self.schema_, self.partition_ = schema, players
         self.players, self.outputs = len(players), outputs
@@ -293,6 +303,7 @@ class Surrogate(BaseGame):
                 Task(name, self.network_, len(x), loss, validate, fetch=partial(batches, x)), options, part
             )
         self.network_.eval()
+        self._evaluator = None
 
     def _loss(self, raw: Tensor, y: Tensor) -> Tensor:
         target = y[:, None].expand(raw.shape)

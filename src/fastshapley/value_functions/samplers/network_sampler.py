@@ -68,7 +68,11 @@ class NetworkSampler(ConditionalSampler):
         encoder, body = TableEncoder(**config["encoder"]), Perceptron(**config["layers"])
         self.network = MaskedNetwork(encoder, config["owner"], body).to(self.donors.rows.device)
         load_weights(self.network, with_prefix(tensors, "network"), "value_function")
+        self._finish()
+
+    def _finish(self) -> None:
         self.network.eval()
+        self._trained = self.network.trained()
 
     def _learn(self, rows: SamplerRows, recipe: Recipe, run: Run) -> None:
         x, players, outputs = rows.x, self.donors.players, self.distributions.outputs
@@ -90,7 +94,7 @@ class NetworkSampler(ConditionalSampler):
         task = Task("sampler", self.network, len(x), loss, validate, fetch=partial(batches, x))
         for training in recipe.surrogate[-1:]:
             train(task, training, run)
-        self.network.eval()
+        self._finish()
 
     def _loss(self, x: Tensor, s: Tensor, scores: Tensor, place: Tensor) -> Tensor:
         """Return the loss of rows (n, columns) and coalitions (n, m, players) as a sum and a number of entries."""
@@ -114,8 +118,8 @@ class NetworkSampler(ConditionalSampler):
     def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
         draws, layout = numbers.shape[1], self.distributions
         with torch.no_grad():
-            row = self.network(x, s[:, None])
-            donor = self.network(self.donors.rows[numbers].flatten(0, 1), s.repeat_interleave(draws, 0)[:, None])
+            row = self._trained(x, s[:, None])
+            donor = self._trained(self.donors.rows[numbers].flatten(0, 1), s.repeat_interleave(draws, 0)[:, None])
         donor = donor[:, 0].unflatten(0, (len(x), draws))
         drawn = self._scored.decoded(layout.moved_scores(row, donor, self._scored.spread[numbers]), numbers)
         if not len(layout.few):

@@ -16,6 +16,7 @@ from fastshapley.value_functions.samplers.conditional_sampler import (
 )
 
 RIDGE = 1e-3  # share of the diagonal in a covariance
+FEW_COLUMNS = 12  # columns up to which the matrices of all sets of known columns are kept
 MATRIX_ENTRIES = 1 << 20  # entries of the matrices that are factorised at once, unless a single one has more
 
 
@@ -33,6 +34,7 @@ class MaskedRegression:
     def __init__(self, covariance: Tensor) -> None:
         self.covariance = covariance
         self.precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
+        self._kept = self._all_sets() if len(covariance) <= FEW_COLUMNS else None
 
     @classmethod
     def fitted(cls, x: Tensor) -> MaskedRegression:
@@ -60,6 +62,22 @@ class MaskedRegression:
         """
         if not known.numel():
             return torch.zeros_like(given)
+        if self._kept is not None:
+            places = 1 << torch.arange(known.shape[1], device=known.device)
+            return (given * known[:, None]) @ self._kept[(known * places).sum(1)]
+        return self._solved_sets(known, given)
+
+    def _all_sets(self) -> Tensor:
+        """Return the matrix that maps known columns to expectations, for each set of them."""
+        columns = len(self.covariance)
+        device = self.covariance.device
+        sets = torch.arange(1 << columns, device=device)
+        known = (sets[:, None] >> torch.arange(columns, device=device)) % 2 == 1
+        unit = torch.eye(columns, dtype=self.covariance.dtype, device=device)
+        return self._solved_sets(known, unit.expand(len(sets), -1, -1))
+
+    def _solved_sets(self, known: Tensor, given: Tensor) -> Tensor:
+        """Return the expectations by solving the equations of each row's known columns."""
         size = int(torch.minimum(known.sum(1).max(), (~known).sum(1).max()))
         parts = max(1, MATRIX_ENTRIES // max(1, size * size))
         pairs = zip(known.split(parts), given.split(parts), strict=True)
