@@ -442,15 +442,15 @@ def test_the_number_of_threads_does_not_change_the_training_set(
     options = recipe(evaluations=evaluations, rows=600)
     phi = torch.randn(10, 5, 1, generator=torch.Generator().manual_seed(0))
     found, threads = [], []
-    forward = game.network_.forward
+    expectation = game.expectation
     for count in (1, 4):
         seen: set[int] = set()
 
         def watched(x: Tensor, s: Tensor, seen: set[int] = seen) -> Tensor:
             seen.add(threading.get_ident())
-            return forward(x, s)
+            return expectation(x, s)
 
-        monkeypatch.setattr(game.network_, "forward", watched)
+        monkeypatch.setattr(game, "expectation", watched)
         monkeypatch.setattr(os, "sched_getaffinity", partial(processors, count), raising=False)
         made = lesson(game, x, options)
         found.append([made.x, made.total, loss_of(made, phi)])
@@ -508,7 +508,7 @@ def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(x: Tensor, s: Tensor) -> Tensor:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(game.network_, "forward", broken)
+    monkeypatch.setattr(game, "expectation", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         lesson(game, x, recipe())
 

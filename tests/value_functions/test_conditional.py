@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -151,6 +152,20 @@ def test_its_parts_sum_to_the_game(game: Conditional) -> None:
     assert whole.max() < 1e-6
 
 
+def test_in_training_equal_rows_have_draws_of_their_own(game: Conditional) -> None:
+    """Draws that equal rows share would be noise that more rows do not average out."""
+    x = encoded(normal_rows(seed=3), 1).repeat(2000, 1)
+    s = every(4, len(x))[:, 1:-1]
+    v = game.thinned(16, torch.Generator().manual_seed(0))(x, s)[..., 0]
+    spread = v.std(0)
+    assert (spread > 0).all()
+    # All donors as draws: the mean that the draws of any number estimate without bias.
+    full = copy.copy(game)
+    full.draws_ = (0, *[len(game.donors_)] * 3, 1)
+    expected = full(x[:1], s[:1])[0, :, 0]
+    assert ((v.mean(0) - expected).abs() < 5 * spread / len(x) ** 0.5 + 1e-6).all()
+
+
 def test_probabilities_of_classes_sum_to_one() -> None:
     X = normal_rows()
     found = fitted(two_classes)
@@ -166,7 +181,7 @@ def test_behind_a_link_an_average_is_a_probability() -> None:
     assert v.isfinite().all()
     torch.testing.assert_close(v[..., 0], -v[..., 1], atol=1e-6, rtol=0)
     np.testing.assert_allclose(v[:, -1, 1], steps(x.numpy()), atol=1e-6)
-    assert cost(found.thinned(64)) < cost(found)
+    assert cost(found.thinned(64, torch.Generator())) < cost(found)
 
 
 def test_columns_of_every_kind_gaps_and_groups() -> None:

@@ -289,11 +289,11 @@ def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run:
 
         def plan(wanted: int, *, targets: bool) -> _Plan:
             game = thin(wanted, run.generator("plan"))
-            evaluations = cost(game) * (min(wanted, 1 << players) if targets else wanted)
-            calls = evaluations
-            if targets:  # of the last part, which is the expensive one
-                part = parts_of(game, wanted)[-1]
-                calls = cost(part.game) * min(part.coalitions, 1 << players)
+            evaluations = calls = cost(game) * wanted
+            if targets:
+                parts = parts_of(game, wanted)
+                each = [cost(part.game) * min(part.coalitions, 1 << players) for part in parts]
+                evaluations, calls = sum(each), each[-1]  # The last part is the one that calls the model.
             affordable = min(options.evaluations // evaluations, seconds / max(pace, 1e-12) // calls)
             return _Plan(max(1, int(affordable)), wanted, calls, targets)
 
@@ -303,8 +303,6 @@ def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run:
             per_player //= 2
             found = plan(2 * (per_player * players // 2), targets=True)
         most = max(rows, options.rows)
-        if found.rows > most and len(parts_of(thin(found.wanted, run.generator("plan")), found.wanted)) > 1:
-            found = plan(found.wanted * (found.rows // most), targets=True)  # more draws for each coalition
         if found.rows < options.fewest:
             few = max(2, recipe.coalitions - recipe.coalitions % 2)
             found = plan(few, targets=False)

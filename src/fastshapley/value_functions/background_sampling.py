@@ -80,7 +80,7 @@ def thinning(value_function: ValueFunction, options: Targets | None, added: Tens
         return lambda coalitions, generator: value_function
     game = value_function
     if not isinstance(game, Removal):
-        return lambda coalitions, generator: thinned(game, coalitions)
+        return lambda coalitions, generator: thinned(game, coalitions, generator)
 
     def thin(coalitions: int, generator: torch.Generator) -> ValueFunction:
         rows = max(1, coalitions >> game.players)

@@ -149,8 +149,8 @@ class GameTraits:
         """Whether the game is a plain average over rows, so that a few random ones are unbiased."""
         return False
 
-    def thinned(self, coalitions: int) -> ValueFunction:
-        """Return the game at the smallest cost, for a number of coalitions per row.
+    def thinned(self, coalitions: int, generator: torch.Generator) -> ValueFunction:
+        """Return the game at the smallest cost, for a number of coalitions per row and a source of random numbers.
 
         Only a game that ``can_be_thinned`` and has no fixed background rows is asked.
         """
@@ -315,8 +315,8 @@ def is_concurrent(game: ValueFunction) -> bool:
 
 
 def is_noisy(game: ValueFunction) -> bool:
-    """Return whether evaluations in training are noisy: few terms of an average, with nothing subtracted."""
-    return _traits(game).can_be_thinned and _traits(game).imitation is None
+    """Return whether evaluations in training are noisy: few terms of an average."""
+    return _traits(game).can_be_thinned
 
 
 def is_surrogate(game: ValueFunction) -> bool:
@@ -365,9 +365,9 @@ def tuned_model(game: ValueFunction, model: Any) -> Any:
     return _traits(game).tuned_model(model)
 
 
-def thinned(game: ValueFunction, coalitions: int) -> ValueFunction:
-    """Return a game at the smallest cost, for a number of coalitions per row."""
-    return _traits(game).thinned(coalitions)
+def thinned(game: ValueFunction, coalitions: int, generator: torch.Generator) -> ValueFunction:
+    """Return a game at the smallest cost, for a number of coalitions per row and a source of random numbers."""
+    return _traits(game).thinned(coalitions, generator)
 
 
 def parts_of(game: ValueFunction, coalitions: int) -> tuple[Part, ...]:

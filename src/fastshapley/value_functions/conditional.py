@@ -48,6 +48,7 @@ DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
 BLOCK_DRAWS = 1 << 14  # drawn rows that are built at once
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # Its multiples are spread evenly, modulo 1.
 _MODEL_LOCK = threading.Lock()  # Networks run on several threads, and the model on one at a time.
 
 
@@ -223,6 +224,7 @@ class Conditional(BaseGame):
     ) -> None:
         self.model_, self.surrogate_, self.donors_, self.seed_ = model, surrogate, donors, seed
         self._warned = False
+        self._generator: torch.Generator | None = None  # of random draws, in training
         self.schema_, self.partition_, self.link, self.null = schema, players, link, null
         self.players, self.outputs = len(players), surrogate.outputs
         self.scale: Scale = surrogate.scale
@@ -257,10 +259,12 @@ class Conditional(BaseGame):
         """Whether few draws will do for training: one is an unbiased evaluation if the link is the identity."""
         return not self.is_surrogate
 
-    def thinned(self, coalitions: int) -> ValueFunction:
-        """Return the game with few draws for most evaluations, for a number of coalitions per row."""
+    def thinned(self, coalitions: int, generator: torch.Generator) -> ValueFunction:
+        """Return the game with few random draws for most evaluations, for a number of coalitions per row."""
         fewest = 1 if self.link == "identity" else LINKED_DRAWS
-        return copy.copy(self)._with_draws(max(fewest, coalitions >> self.players), coalitions)
+        thin = copy.copy(self)._with_draws(max(fewest, coalitions >> self.players), coalitions)
+        thin._generator = generator
+        return thin
 
     def parts(self, coalitions: int) -> tuple[Part, ...]:
         """Return the surrogate, and what the game adds to it, which needs fewer coalitions: it is smaller."""
@@ -342,6 +346,7 @@ class Conditional(BaseGame):
         known = None if surrogate is None else surrogate.flatten(0, 1)
         found = torch.zeros(n * m, self.outputs, dtype=torch.float64, device=x.device)
         row = torch.arange(n, device=x.device).repeat_interleave(m)
+        starts = self._random_starts(n, m)
         waiting: list[_Drawn] = []
         for size, chosen in _same_sizes(sizes):
             whole = size == self.players
@@ -353,7 +358,11 @@ class Conditional(BaseGame):
                 found[chosen] -= mix.sampled * alone.to(found)
             for part in chosen.split(max(1, BLOCK_DRAWS // max(1, self.draws_[size]))):
                 rows = x[row[part]]
-                drawn = rows[:, None] if whole else self._completed(rows, coalitions[part], size)
+                if whole:
+                    drawn = rows[:, None]
+                else:
+                    start = self._known_starts(rows, coalitions[part]) if starts is None else starts[part]
+                    drawn = self._completed(rows, coalitions[part], size, start)
                 waiting.append(_Drawn(part, drawn, mix))
                 if sum(each.rows.shape[0] * each.rows.shape[1] for each in waiting) >= BLOCK_DRAWS:
                     self._add_means(found, waiting)
@@ -365,10 +374,10 @@ class Conditional(BaseGame):
         """Return the surrogate's estimates for one coalition (n, players) of each row, (n, outputs)."""
         return self.surrogate_.expectation(x, s[:, None])[:, 0]
 
-    def _completed(self, x: Tensor, s: Tensor, size: int) -> Tensor:
-        """Return drawn rows, (n, draws, columns), for coalitions (n, players) of one size."""
+    def _completed(self, x: Tensor, s: Tensor, size: int, start: Tensor) -> Tensor:
+        """Return drawn rows, (n, draws, columns), for coalitions (n, players) of one size and starts (n,)."""
         sampler, draws = self.samplers_[self.plan_.samplers[size]], self.draws_[size]
-        return sampler(x, s, self._donor_numbers(x, s, draws))
+        return sampler(x, s, self._spaced(start, draws))
 
     def _add_means(self, found: Tensor, parts: Sequence[_Drawn]) -> None:
         """Add what drawn rows contribute to the correction, by one call of the model."""
@@ -388,15 +397,25 @@ class Conditional(BaseGame):
             found[part.numbers] += outputs.unflatten(0, (-1, part.rows.shape[1])).mean(1)
             start = stop
 
-    def _donor_numbers(self, x: Tensor, s: Tensor, draws: int) -> Tensor:
-        """Return the numbers of donors, (n, draws), evenly spaced from a start that follows from what is known."""
+    def _random_starts(self, n: int, m: int) -> Tensor | None:
+        """Return where the donors of m coalitions of n rows start, (n * m,); None unless draws are random.
+
+        The coalitions of a row take donors that are spread evenly, whose noise partly cancels in the row's values.
+        """
+        if self._generator is None:
+            return None
+        device = self._generator.device
+        first = torch.rand(n, 1, generator=self._generator, device=device, dtype=torch.float64)
+        return ((first + GOLDEN_RATIO * torch.arange(m, device=device)) % 1).flatten()
+
+    def _known_starts(self, x: Tensor, s: Tensor) -> Tensor:
+        """Return where the donors of coalitions (n, players) start, (n,), which follows from what is known."""
         known = self.partition_.mask(s)
         bits = x.contiguous().view(torch.int64)
         mixed = ((bits ^ (bits >> 29)) * self._multipliers[0] + self._multipliers[1]) * known
         total = mixed.sum(1)
         total = (total ^ (total >> 31)) * self._multipliers[0, 0]
-        start = ((total >> 11) & ((1 << 52) - 1)).double() / (1 << 52)
-        return self._spaced(start, draws)
+        return ((total >> 11) & ((1 << 52) - 1)).double() / (1 << 52)
 
     def _spaced(self, start: Tensor, draws: int) -> Tensor:
         """Return the numbers of evenly spaced donors, (n, draws), for starts from 0 to 1."""
