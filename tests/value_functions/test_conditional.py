@@ -25,7 +25,7 @@ from fastshapley.training.checkpoint import Checkpoint
 from fastshapley.training.run import Run
 from fastshapley.value_functions import Conditional, Problem
 from fastshapley.value_functions.base_game import GameContext, cost, imitation_of, parts_of, training_game
-from fastshapley.value_functions.conditional import Correction, draws_by_size, values_error
+from fastshapley.value_functions.conditional import Correction, values_error
 from fastshapley.value_functions.links import Link
 from fastshapley.value_functions.registry import describe_game, restore_game
 
@@ -158,7 +158,7 @@ def test_in_training_equal_rows_have_draws_of_their_own(game: Conditional) -> No
     s = every(4, len(x))[:, 1:-1]
     v = game.thinned(16, torch.Generator().manual_seed(0))(x, s)[..., 0]
     spread = v.std(0)
-    assert (spread > 0).all()
+    assert (spread[~s[0, :, :3].all(1)] > 0).all()  # The model does not use the last column.
     # All donors as draws: the mean that the draws of any number estimate without bias.
     full = copy.copy(game)
     full.draws_ = (0, *[len(game.donors_)] * 3, 1)
@@ -170,12 +170,14 @@ def test_probabilities_of_classes_sum_to_one() -> None:
     X = normal_rows()
     found = fitted(two_classes)
     x = encoded(X)
-    torch.testing.assert_close(found(x, every(4, len(x))).sum(2), torch.ones(len(x), 16, dtype=torch.float64))
+    v = found(x, every(4, len(x)))
+    torch.testing.assert_close(v.sum(2), torch.ones(len(x), 16, dtype=torch.float64))
+    assert v.min() >= 0
+    assert v.max() <= 1
 
 
 def test_behind_a_link_an_average_is_a_probability() -> None:
     found = fitted(two_classes, link="logit")
-    assert all(mix.corrected == 0 for mix in found.plan_.mixes)
     x = encoded(normal_rows(seed=3), 50)
     v = found(x, every(4, len(x)))
     assert v.isfinite().all()
@@ -328,12 +330,6 @@ def test_a_resumed_fit_does_not_call_the_model_again(tmp_path: Any) -> None:
     before = second.model.evaluations
     Conditional().fit(second, Run(0, Checkpoint(tmp_path)))
     assert second.model.evaluations == before
-
-
-def test_small_and_large_coalitions_have_more_draws() -> None:
-    assert draws_by_size(4, 16, 2) == (0, 3, 2, 3, 1)
-    many = draws_by_size(30, 1024, 4)
-    assert many[1] == many[29] > many[15] == 4
 
 
 def test_errors_of_values_follow_from_those_of_the_game() -> None:

@@ -24,7 +24,8 @@ from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run
 from fastshapley.value_functions import game_choice
 from fastshapley.value_functions.base_game import BaseGame, GameContext, GameTraits, Part, Problem
-from fastshapley.value_functions.game_choice import HeldOut, Mix, SizePlan, SizeScore, compare_games
+from fastshapley.value_functions.draws import DonorNumbers, draws_by_size
+from fastshapley.value_functions.game_choice import HeldOut, SizePlan, SizeScore, compare_games
 from fastshapley.value_functions.labels import LabelledRows, label_rows
 from fastshapley.value_functions.links import Link, apply_link
 from fastshapley.value_functions.protocol import ValueFunction
@@ -43,27 +44,23 @@ logger = logging.getLogger(__name__)
 GATHERED_ROWS = 16384  # rows of all processes from which samplers learn
 TYPICAL_COALITIONS = 1024  # coalitions of a row for which the draws of the full game are planned
 ROW_DRAWS = 1 << 12  # draws for all coalitions of a row: with few players, each has more
-MOST_DRAWS = 128  # draws of one evaluation
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
 BLOCK_DRAWS = 1 << 14  # drawn rows that are built at once
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # Its multiples are spread evenly, modulo 1.
 _MODEL_LOCK = threading.Lock()  # Networks run on several threads, and the model on one at a time.
 
 
 class Conditional(BaseGame):
     """The expected output of the model given what is known, from a surrogate g and from rows that are drawn.
 
-    With z drawn given x_s, it is a weighted mean of three games: the surrogate g(x, s), the model on drawn rows
-    E f(x_s, z), and the surrogate corrected by what it misses, g(x, s) + E [f(x_s, z) - g((x_s, z), 1)]. The
-    weights and the sampler of z depend on the size of s. They are chosen on held-out rows so that the game is as
-    close as possible to the model's output (the MSEv). For the grand coalition it is the model's output itself.
+    With z drawn given x_s, it is a weighted mean of two games: the surrogate g(x, s), and the model on drawn rows
+    E f(x_s, z). The weights and the sampler of z depend on the size of s. They are chosen on held-out rows so that
+    the game is as close as possible to the model's output (the MSEv). For the grand coalition it is the model's
+    output itself. A mean of probabilities is a probability.
 
     An evaluation averages over several draws. Which ones follows from the row and the coalition, so that the same
-    question always gets the same answer. For probabilities with the identity link, an average may be slightly below
-    0 or above 1, because clipping it would bias the values; it still sums to 1 over the classes. With another link,
-    the corrected game has no part, so that the average is a probability.
+    question always gets the same answer.
 
     Parameters
     ----------
@@ -183,9 +180,8 @@ class Conditional(BaseGame):
         if saved is None:
             generator = run.generator("game choice")
             samples = [self._sampled_outputs(sampler) for sampler in self.samplers_]
-            linear = self.link == "identity"
             try:
-                found = compare_games(self.surrogate_.expectation, samples, rows, generator, linear=linear)
+                found = compare_games(self.surrogate_.expectation, samples, rows, generator)
             except ModelError as error:
                 logger.warning("The model is asked for whole rows only, because it fails on drawn rows: %s", error)
                 found = ()
@@ -194,20 +190,17 @@ class Conditional(BaseGame):
         return tuple(map(SizeScore.from_dict, saved["scores"]))
 
     def _sampled_outputs(self, sampler: ConditionalSampler) -> game_choice.SampledOutputs:
-        """Return the mean outputs of model and surrogate over two samples of rows that a sampler completes."""
+        """Return the mean outputs of the model over two samples of rows that a sampler completes."""
 
-        def sample(x: Tensor, s: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-            numbers = self._spaced(starts.flatten(), game_choice.DRAWS).unflatten(0, (-1, 2)).flatten(1)
+        def sample(x: Tensor, s: Tensor, starts: Tensor) -> Tensor:
+            numbers = self.numbers_.spaced(starts.flatten(), game_choice.DRAWS).unflatten(0, (-1, 2)).flatten(1)
             size = max(1, BLOCK_DRAWS // numbers.shape[1])
             parts = zip(x.split(size), s.split(size), numbers.split(size), strict=True)
-            rows = torch.cat([sampler(*part).flatten(0, 1) for part in parts])
-            model, surrogate = (
-                torch.cat([outputs(part).double() for part in rows.split(BLOCK_DRAWS)])
-                .unflatten(0, (len(x), 2, game_choice.DRAWS))
-                .mean(2)
-                for outputs in (self.predict, self.surrogate_.whole_rows)
-            )
-            return model, surrogate
+            means = [
+                self.predict(sampler(*part).flatten(0, 1)).double().unflatten(0, (-1, 2, game_choice.DRAWS)).mean(2)
+                for part in parts
+            ]
+            return torch.cat(means)
 
         return sample
 
@@ -228,7 +221,7 @@ class Conditional(BaseGame):
         self.schema_, self.partition_, self.link, self.null = schema, players, link, null
         self.players, self.outputs = len(players), surrogate.outputs
         self.scale: Scale = surrogate.scale
-        self._multipliers = _multipliers(donors.rows.shape[1], seed).to(donors.rows.device)
+        self.numbers_ = DonorNumbers(len(donors), players, donors.rows, seed)
 
     def _choose(self, samplers: tuple[ConditionalSampler, ...], scores: tuple[SizeScore, ...]) -> Self:
         self.samplers_, self.scores_ = samplers, scores
@@ -239,7 +232,8 @@ class Conditional(BaseGame):
     def _with_draws(self, draws: int, coalitions: int) -> Self:
         """Set the draws of each size, for a number of coalitions per row."""
         wanted = draws_by_size(self.players, coalitions, draws)
-        self.draws_ = tuple(count if mix.draws else 0 for count, mix in zip(wanted, self.plan_.mixes, strict=True))
+        pairs = zip(wanted, self.plan_.weights, strict=True)
+        self.draws_ = tuple(count if weight else 0 for count, weight in pairs)
         inner = self.draws_[1:-1]
         self.cost = max(1, math.ceil(sum(inner) / max(1, len(inner))))
         return self
@@ -346,24 +340,23 @@ class Conditional(BaseGame):
         known = None if surrogate is None else surrogate.flatten(0, 1)
         found = torch.zeros(n * m, self.outputs, dtype=torch.float64, device=x.device)
         row = torch.arange(n, device=x.device).repeat_interleave(m)
-        starts = self._random_starts(n, m)
+        starts = None if self._generator is None else self.numbers_.random_starts(n, m, self._generator)
         waiting: list[_Drawn] = []
         for size, chosen in _same_sizes(sizes):
-            whole = size == self.players
-            if size == 0 or not (whole or self.draws_[size]):
+            draws, weight = self.draws_[size], self.plan_.weights[size]
+            if not draws:
                 continue
-            mix = Mix(1.0, 0.0) if whole else self.plan_.mixes[size]
-            if mix.sampled:
-                alone = known[chosen] if known is not None else self._expected(x[row[chosen]], coalitions[chosen])
-                found[chosen] -= mix.sampled * alone.to(found)
-            for part in chosen.split(max(1, BLOCK_DRAWS // max(1, self.draws_[size]))):
-                rows = x[row[part]]
-                if whole:
-                    drawn = rows[:, None]
+            alone = known[chosen] if known is not None else self._expected(x[row[chosen]], coalitions[chosen])
+            found[chosen] -= weight * alone.to(found)
+            for part in chosen.split(max(1, BLOCK_DRAWS // draws)):
+                rows, s_part = x[row[part]], coalitions[part]
+                if size < self.players:
+                    start = self.numbers_.known_starts(rows, s_part) if starts is None else starts[part]
+                    sampler = self.samplers_[self.plan_.samplers[size]]
+                    drawn = sampler(rows, s_part, self.numbers_.spaced(start, draws))
                 else:
-                    start = self._known_starts(rows, coalitions[part]) if starts is None else starts[part]
-                    drawn = self._completed(rows, coalitions[part], size, start)
-                waiting.append(_Drawn(part, drawn, mix))
+                    drawn = rows[:, None]
+                waiting.append(_Drawn(part, drawn, weight))
                 if sum(each.rows.shape[0] * each.rows.shape[1] for each in waiting) >= BLOCK_DRAWS:
                     self._add_means(found, waiting)
                     waiting = []
@@ -374,53 +367,15 @@ class Conditional(BaseGame):
         """Return the surrogate's estimates for one coalition (n, players) of each row, (n, outputs)."""
         return self.surrogate_.expectation(x, s[:, None])[:, 0]
 
-    def _completed(self, x: Tensor, s: Tensor, size: int, start: Tensor) -> Tensor:
-        """Return drawn rows, (n, draws, columns), for coalitions (n, players) of one size and starts (n,)."""
-        sampler, draws = self.samplers_[self.plan_.samplers[size]], self.draws_[size]
-        return sampler(x, s, self._spaced(start, draws))
-
     def _add_means(self, found: Tensor, parts: Sequence[_Drawn]) -> None:
-        """Add what drawn rows contribute to the correction, by one call of the model."""
+        """Add the weighted mean outputs over drawn rows, by one call of the model."""
         if not parts:
             return
         rows = torch.cat([part.rows.flatten(0, 1) for part in parts])
-        model = self.predict(rows).to(found)
-        imitated = None
-        if any(part.mix.corrected for part in parts):
-            imitated = self.surrogate_.whole_rows(rows).to(found)
-        start = 0
-        for part in parts:
-            stop = start + part.rows.shape[0] * part.rows.shape[1]
-            outputs = (part.mix.sampled + part.mix.corrected) * model[start:stop]
-            if imitated is not None and part.mix.corrected:
-                outputs = outputs - part.mix.corrected * imitated[start:stop]
-            found[part.numbers] += outputs.unflatten(0, (-1, part.rows.shape[1])).mean(1)
-            start = stop
-
-    def _random_starts(self, n: int, m: int) -> Tensor | None:
-        """Return where the donors of m coalitions of n rows start, (n * m,); None unless draws are random.
-
-        The coalitions of a row take donors that are spread evenly, whose noise partly cancels in the row's values.
-        """
-        if self._generator is None:
-            return None
-        device = self._generator.device
-        first = torch.rand(n, 1, generator=self._generator, device=device, dtype=torch.float64)
-        return ((first + GOLDEN_RATIO * torch.arange(m, device=device)) % 1).flatten()
-
-    def _known_starts(self, x: Tensor, s: Tensor) -> Tensor:
-        """Return where the donors of coalitions (n, players) start, (n,), which follows from what is known."""
-        known = self.partition_.mask(s)
-        bits = x.contiguous().view(torch.int64)
-        mixed = ((bits ^ (bits >> 29)) * self._multipliers[0] + self._multipliers[1]) * known
-        total = mixed.sum(1)
-        total = (total ^ (total >> 31)) * self._multipliers[0, 0]
-        return ((total >> 11) & ((1 << 52) - 1)).double() / (1 << 52)
-
-    def _spaced(self, start: Tensor, draws: int) -> Tensor:
-        """Return the numbers of evenly spaced donors, (n, draws), for starts from 0 to 1."""
-        steps = torch.arange(draws, device=start.device, dtype=torch.float64)
-        return ((start[:, None] + steps) / draws * len(self.donors_)).long().clamp(max=len(self.donors_) - 1)
+        outputs = self.predict(rows).to(found)
+        counts = [part.rows.shape[0] * part.rows.shape[1] for part in parts]
+        for part, each in zip(parts, outputs.split(counts), strict=True):
+            found[part.numbers] += part.weight * each.unflatten(0, (-1, part.rows.shape[1])).mean(1)
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the model's outputs for encoded rows, (n, outputs).
@@ -487,11 +442,11 @@ class Conditional(BaseGame):
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Drawn rows (n, draws, columns) of some evaluations, the numbers (n,) of these, and the weights of games."""
+    """Drawn rows (n, draws, columns) of some evaluations, the numbers (n,) of these, and the weight of the mean."""
 
     numbers: Tensor
     rows: Tensor
-    mix: Mix
+    weight: float
 
 
 class Correction(GameTraits):
@@ -517,34 +472,6 @@ class Correction(GameTraits):
         return torch.where(s.any(2, keepdim=True), self.game.correction(x, s), self.null)
 
 
-def draws_by_size(players: int, coalitions: int, draws: int) -> tuple[int, ...]:
-    """Return the draws of an evaluation for each size of coalition, from 0 to all players.
-
-    Each size has the same weight in a Shapley value. Where it has few coalitions, each of them matters more, and
-    gets more draws.
-
-    Parameters
-    ----------
-    players : int
-        The number of players.
-    coalitions : int
-        The number of coalitions that are evaluated for a row.
-    draws : int
-        The smallest number of draws.
-
-    Examples
-    --------
-    >>> draws_by_size(4, 16, 2)
-    (0, 3, 2, 3, 1)
-    """
-    each = coalitions / max(1, players - 1)
-    inner = [
-        min(MOST_DRAWS, max(draws, math.ceil(draws * each / math.comb(players, size))))
-        for size in range(1, players)
-    ]
-    return (0, *inner, 1) if players > 1 else (0, 1)
-
-
 def values_error(doubts: Sequence[float], sizes: Sequence[int], players: int) -> float:
     """Return the squared error of values, given the squared error of the game for some sizes of coalition.
 
@@ -567,12 +494,6 @@ def _affordable_calls(problem: Problem, recipe: Recipe, labels: int, pace: float
     targets = recipe.targets or Targets()
     seconds = min(run.clock.left(), targets.seconds)
     return min(problem.evaluations - labels, targets.evaluations, seconds / (pace + DRAW_SECONDS))
-
-
-def _multipliers(columns: int, seed: int) -> Tensor:
-    """Return odd random numbers, (2, columns), that a row is hashed with."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-(1 << 62), 1 << 62, (2, columns), generator=generator) * 2 + 1
 
 
 def _same_sizes(sizes: Tensor) -> Iterator[tuple[int, Tensor]]:
