@@ -29,7 +29,7 @@ from fastshapley.objective import coalition_loss
 from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run, Timing
 from fastshapley.value_functions.background_sampling import Thin
-from fastshapley.value_functions.base_game import cost, is_concurrent, parts_of
+from fastshapley.value_functions.base_game import cost, is_concurrent, new_rows_of, parts_of
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values, total_values
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ BLOCK_ENTRIES = 1 << 24  # entries of the rows of a block, at most
 BLOCK_IMAGES = 1024  # images of a block, at least
 GRAND_ROWS = 4096  # rows whose grand values are evaluated in one call
 COARSEST_TARGETS = 8  # coalitions per player, below which values are not estimated
+DRAWN_SHARE = 0.75  # share of new rows that a game draws, if it can; the others are mixed, and may be unusual
 MOST_THREADS = 8  # that evaluate a network of ours
 
 Batch = tuple[Tensor, Tensor]  # the numbers of some rows, and the rows
@@ -234,7 +235,7 @@ def prepare_training(
         return FreshCoalitions(x, (total / scale).float(), thin, scale, recipe)
     threads = available_threads(game, run.device)
     plan = _plan(thin, game.players, recipe, pace / threads, len(x), run)
-    x = _affordable_rows(rows, plan.rows, recipe.targets, run)
+    x = _affordable_rows(game, rows, plan.rows, recipe.targets, run)
 
     def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         found = [
@@ -313,19 +314,25 @@ def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run:
     return _Plan(**saved)
 
 
-def _affordable_rows(rows: TrainingRows, affordable: int, options: Targets, run: Run) -> Rows:
-    """Return as many rows as are affordable: some of those at hand, or more, mixed from them."""
+def _affordable_rows(
+    game: ValueFunction, rows: TrainingRows, affordable: int, options: Targets, run: Run
+) -> Rows:
+    """Return as many rows as are affordable: some of those at hand, or more, drawn by the game and mixed."""
     x, generator = rows.x, run.generator("rows")
     if affordable < len(x):
         return some(x, torch.randperm(len(x), generator=generator, device=x.device)[:affordable])
     more = min(affordable, options.rows) - len(x)
     if more <= 0 or not isinstance(x, Tensor):
         return x
+    drawn = new_rows_of(game, x, int(DRAWN_SHARE * more), generator) if x.ndim == 2 else None
+    if drawn is None:
+        drawn = x[:0]
+    more -= len(drawn)
     flat = x.flatten(1)  # each channel of a pixel belongs to the pixel's player
     channels = flat.shape[1] // len(rows.owner) if rows.owner else 1
     discrete = rows.discrete or [False] * flat.shape[1]
     mixed = mix_rows(flat, more, discrete, generator, [*rows.owner] * channels)
-    return torch.cat([x, mixed.to(x.dtype).reshape(more, *x.shape[1:])])
+    return torch.cat([x, drawn, mixed.to(x.dtype).reshape(more, *x.shape[1:])])
 
 
 def _evaluate(

@@ -164,6 +164,10 @@ class GameTraits:
         """
         return (Part(self, coalitions),)  # type: ignore[arg-type]
 
+    def new_rows(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor | None:
+        """Return new rows that could be among the rows ``x``; None if the game knows no distribution of rows."""
+        return None
+
     @property
     def imitation(self) -> ValueFunction | None:
         """The game whose grand values imitate the model's outputs; None if the game has no such part."""
@@ -373,6 +377,11 @@ def thinned(game: ValueFunction, coalitions: int, generator: torch.Generator) ->
 def parts_of(game: ValueFunction, coalitions: int) -> tuple[Part, ...]:
     """Return games whose sum a game is, for a number of coalitions per row."""
     return game.parts(coalitions) if isinstance(game, GameTraits) else (Part(game, coalitions),)
+
+
+def new_rows_of(game: ValueFunction, x: Tensor, count: int, generator: torch.Generator) -> Tensor | None:
+    """Return new rows that could be among the rows ``x``; None if the game knows no distribution of rows."""
+    return _traits(game).new_rows(x, count, generator)
 
 
 def weights_of(game: ValueFunction) -> list[Tensor]:

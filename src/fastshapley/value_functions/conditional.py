@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastshapley.coalitions import subsets
 from fastshapley.data.model_adapter import ModelFunction, Scale
 from fastshapley.data.players import Partition
 from fastshapley.data.table_schema import TableSchema, require_table
@@ -268,6 +269,20 @@ class Conditional(BaseGame):
         thin = copy.copy(self)._with_draws(max(1, some >> self.players), some)
         return Part(self.surrogate_, coalitions), Part(Correction(thin), some)
 
+    def new_rows(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor | None:
+        """Return rows (n, columns) some of whose players are drawn anew given the others."""
+        if self.is_surrogate:
+            return None
+        rows = x[torch.randint(len(x), (count,), generator=generator, device=x.device)]
+        sizes = torch.randint(1, self.players, (count, 1), generator=generator, device=x.device)
+        s = subsets(sizes, self.players, generator)[:, 0]
+        numbers = torch.randint(len(self.donors_), (count, 1), generator=generator, device=x.device)
+        chosen = torch.tensor(self.plan_.samplers, device=x.device)[sizes[:, 0]]
+        for number, sampler in enumerate(self.samplers_):
+            for part in (chosen == number).nonzero()[:, 0].split(BLOCK_DRAWS):
+                rows[part] = sampler(rows[part], s[part], numbers[part])[:, 0].to(rows)
+        return rows
+
     @property
     def game_error(self) -> float | None:
         """The estimated mean squared error of a row's values; None if games were not compared.
@@ -352,8 +367,13 @@ class Conditional(BaseGame):
                 rows, s_part = x[row[part]], coalitions[part]
                 if size < self.players:
                     start = self.numbers_.known_starts(rows, s_part) if starts is None else starts[part]
-                    sampler = self.samplers_[self.plan_.samplers[size]]
-                    drawn = sampler(rows, s_part, self.numbers_.spaced(start, draws))
+                    sampler, numbers = self.samplers_[self.plan_.samplers[size]], self.numbers_.spaced(start, draws)
+                    if self._is_controlled:
+                        drawn, control = sampler.draw(rows, s_part, numbers)
+                        if control is not None:
+                            found[part] -= weight * control.mean(1).to(found)
+                    else:
+                        drawn = sampler(rows, s_part, numbers)
                 else:
                     drawn = rows[:, None]
                 waiting.append(_Drawn(part, drawn, weight))
@@ -362,6 +382,14 @@ class Conditional(BaseGame):
                     waiting = []
         self._add_means(found, waiting)
         return found.unflatten(0, (n, m))
+
+    @property
+    def _is_controlled(self) -> bool:
+        """Whether means of few random draws are controlled, which takes noise off them.
+
+        Otherwise a mean of probabilities is a probability, which a controlled one need not be.
+        """
+        return self._generator is not None and self.link == "identity"
 
     def _expected(self, x: Tensor, s: Tensor) -> Tensor:
         """Return the surrogate's estimates for one coalition (n, players) of each row, (n, outputs)."""

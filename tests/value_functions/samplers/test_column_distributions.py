@@ -52,7 +52,7 @@ def test_the_loss_is_minus_the_log_likelihood_of_hidden_entries_with_scores() ->
     assert math.isclose(total, -math.log(3 / 4), rel_tol=1e-5)
 
 
-def test_moved_values_have_the_probabilities_of_the_row() -> None:
+def test_moved_levels_have_the_probabilities_of_the_row() -> None:
     # Donors that follow their own distribution give values that follow the row's, to 5 standard errors.
     draws = 40_000
     generator = torch.Generator().manual_seed(0)
@@ -65,7 +65,7 @@ def test_moved_values_have_the_probabilities_of_the_row() -> None:
         [torch.multinomial(p, draws, replacement=True, generator=generator) for p in of_donor], dim=1
     )
     rank = torch.rand(1, draws, 2, generator=generator)
-    values = LAYOUT.moved_values(row, donor.expand(1, draws, -1), place[None], rank)
+    values = LAYOUT.values(LAYOUT.moved_levels(row, donor.expand(1, draws, -1), place[None], rank))
     for j in range(2):
         for level, probability in zip(LAYOUT.levels[j].tolist(), of_row[j].tolist(), strict=True):
             share = float((values[0, :, j] == level).double().mean())
@@ -76,14 +76,15 @@ def test_values_stay_where_row_and_donor_are_expected_to_be_alike() -> None:
     made = outputs([[0.3, -1.0, 5.0], [1.0, 0.2, -2.0]])
     place = LAYOUT.place(ROWS)
     rank = torch.rand(1, 60, 2, generator=torch.Generator().manual_seed(0)) * 0.98 + 0.01
-    values = LAYOUT.moved_values(made, made.expand(1, 60, -1), place[None], rank)
+    values = LAYOUT.values(LAYOUT.moved_levels(made, made.expand(1, 60, -1), place[None], rank))
     assert torch.equal(values[0], ROWS[:, [0, 2]])
 
 
 def test_values_exist_even_if_outputs_are_not_finite() -> None:
     for wrong in (nan, torch.inf, -torch.inf):
         made = outputs([[wrong] * 3] * 2)
-        values = LAYOUT.moved_values(made, made.expand(1, 60, -1), LAYOUT.place(ROWS)[None], torch.rand(1, 60, 2))
+        level = LAYOUT.moved_levels(made, made.expand(1, 60, -1), LAYOUT.place(ROWS)[None], torch.rand(1, 60, 2))
+        values = LAYOUT.values(level)
         assert set(values[..., 0].flatten().tolist()) <= {0.0, 1.0}
         assert set(values[..., 1].flatten().tolist()) <= {0.0, 10.0, 20.0}
 

@@ -39,6 +39,7 @@ class ColumnDistributions:
         missing = torch.arange(most, device=counts.device) >= counts[:, None]
         order = scores.scores[self.few, :most].masked_fill(missing, torch.inf).argsort(dim=1, stable=True)
         self.levels = scores.values[self.few, :most].gather(1, order).masked_fill(missing, torch.nan)
+        self._level_scores = scores.scores[self.few, :most].gather(1, order).masked_fill(missing, 0).nan_to_num()
         self._position = order.argsort(dim=1)
         self._last = counts - 1
         self.outputs = 2 * len(self.others) + self.levels.numel()
@@ -109,8 +110,17 @@ class ColumnDistributions:
         moved = mean + stretch * (scores[..., self.others] - donor_mean)
         return scores.index_copy(-1, self.others, moved)
 
-    def moved_values(self, row: Tensor, donor: Tensor, place: Tensor, rank: Tensor) -> Tensor:
-        """Return the values that have the rank in the row's distribution that donors have in theirs.
+    def expected_scores(self, row: Tensor) -> Tensor:
+        """Return the scores that are expected of a row, (n, 1, columns); ``row`` is as for `moved_scores`."""
+        mean = self.moments(row)[0]
+        expected = mean.new_zeros(*mean.shape[:-1], len(self.others) + len(self.few))
+        expected[..., self.others] = mean
+        if len(self.few):
+            expected[..., self.few] = (self.logits(row).softmax(-1) * self._level_scores).sum(-1).to(mean)
+        return expected
+
+    def moved_levels(self, row: Tensor, donor: Tensor, place: Tensor, rank: Tensor) -> Tensor:
+        """Return the levels that have the rank in the row's distribution that donors have in theirs.
 
         Parameters
         ----------
@@ -124,13 +134,23 @@ class ColumnDistributions:
         Returns
         -------
         Tensor of shape (n, draws, columns of few values)
-            Values that occur in the column.
+            Levels.
         """
         ends = self.logits(donor).softmax(-1).cumsum(-1)
         high = ends.gather(-1, place[..., None])[..., 0]
         low = torch.where(place > 0, ends.gather(-1, (place - 1).clamp(min=0)[..., None])[..., 0], 0.0)
         share = torch.lerp(low, high, rank.to(low))
         bounds = self.logits(row).softmax(-1).cumsum(-1)
-        found = (bounds < share[..., None]).sum(-1).minimum(self._last)
-        first = torch.arange(len(self.few), device=found.device) * self.levels.shape[1]
-        return self.levels.flatten()[first + found]
+        return (bounds < share[..., None]).sum(-1).minimum(self._last)
+
+    def values(self, level: Tensor) -> Tensor:
+        """Return the values of levels (..., columns of few values)."""
+        return self._of_levels(self.levels, level)
+
+    def scores(self, level: Tensor) -> Tensor:
+        """Return the scores of levels (..., columns of few values)."""
+        return self._of_levels(self._level_scores, level)
+
+    def _of_levels(self, table: Tensor, level: Tensor) -> Tensor:
+        first = torch.arange(len(self.few), device=level.device) * table.shape[1]
+        return table.flatten()[first + level]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +15,8 @@ from fastshapley.data.table_schema import TableSchema
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Run
 from fastshapley.value_functions.column_scores import BLOCK_ENTRIES, ColumnScale
+
+SLOPE_RIDGE = 1e-3  # share of the diagonal that is added in the regression of outputs on scores
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,23 @@ class SamplerRows:
     x_val: Tensor
 
 
+@dataclass(frozen=True)
+class Draws:
+    """Drawn rows, and how they differ from what was expected.
+
+    Attributes
+    ----------
+    rows : Tensor of shape (n, draws, columns)
+        The rows.
+    surprise : Tensor of shape (n, draws, columns) or None
+        The scores of drawn entries less their expectation, which is zero on average over the donors. None if the
+        sampler knows no expectation.
+    """
+
+    rows: Tensor
+    surprise: Tensor | None = None
+
+
 def leading_output(outputs: Tensor) -> Tensor:
     """Return one number per row that varies as much as possible: the first principal component of the outputs.
 
@@ -103,6 +123,13 @@ class ScoredDonors:
         generator = torch.Generator(rows.device).manual_seed(seed)
         return cls(rows, scale, scale.encode(rows).nan_to_num(), scale.spread(rows, generator).nan_to_num())
 
+    def slopes(self, outputs: Tensor) -> Tensor:
+        """Return the coefficients of a linear regression of outputs (n, outputs) on scores, (columns, outputs)."""
+        scores, y = self.expected - self.expected.mean(0), outputs - outputs.mean(0)
+        products = scores.T @ scores
+        ridge = torch.diag(SLOPE_RIDGE * products.diagonal().clamp(min=1e-6))
+        return torch.linalg.solve(products + ridge, scores.T @ y.to(scores))
+
     def decoded(self, scores: Tensor, numbers: Tensor) -> Tensor:
         """Return the values of shifted scores (n, draws, columns). A gap of a donor stays a gap."""
         given = self.rows[numbers]
@@ -126,6 +153,7 @@ class ConditionalSampler(ABC):
 
     kind: ClassVar[str]
     donors: Donors
+    _slopes: Tensor | None = None  # of the model's outputs along the surprises
 
     def fit(self, donors: Donors, rows: SamplerRows, recipe: Recipe, run: Run) -> None:
         """Learn how columns depend on each other.
@@ -176,13 +204,50 @@ class ConditionalSampler(ABC):
         Tensor of shape (n, draws, columns)
             The rows, with drawn values in place of the hidden ones.
         """
+        return self._joined(x, s, numbers, lambda *part: self._completed(*part).rows)
+
+    def draw(self, x: Tensor, s: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Complete rows, and return a control for the model's outputs too.
+
+        Outputs less their control have the same mean over all donors, and mostly a smaller variance.
+
+        Parameters
+        ----------
+        x, s, numbers : Tensor
+            As for a call.
+
+        Returns
+        -------
+        rows : Tensor of shape (n, draws, columns)
+            The rows.
+        control : Tensor of shape (n, draws, outputs) or None
+            What a linear regression makes of the surprise in the drawn entries. None if there is none.
+        """
+        if self._slopes is None:
+            return self(x, s, numbers), None
+
+        def drawn(x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
+            found = self._completed(x, s, numbers)
+            assert found.surprise is not None
+            hidden = ~self.donors.players.mask(s)[:, None]
+            return torch.cat([found.rows, (found.surprise * hidden) @ self._slopes], dim=-1)
+
+        both = self._joined(x, s, numbers, drawn)
+        return both[..., : x.shape[1]], both[..., x.shape[1] :]
+
+    def _joined(
+        self, x: Tensor, s: Tensor, numbers: Tensor, compute: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """Apply a function to blocks of rows."""
         x = x.to(self.donors.rows)
         size = max(1, BLOCK_ENTRIES // max(1, self._width() * numbers.shape[1]))
         parts = zip(x.split(size), s.split(size), numbers.split(size), strict=True)
-        return torch.cat([self._completed(*part) for part in parts])
+        return torch.cat([compute(*part) for part in parts])
 
-    def _completed(self, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
-        return torch.where(self.donors.players.mask(s)[:, None], x[:, None], self._drawn(x, s, numbers))
+    def _completed(self, x: Tensor, s: Tensor, numbers: Tensor) -> Draws:
+        drawn = self._drawn(x, s, numbers)
+        rows = torch.where(self.donors.players.mask(s)[:, None], x[:, None], drawn.rows)
+        return Draws(rows, drawn.surprise)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what has been learnt and cannot be computed from the donors."""
@@ -207,5 +272,5 @@ class ConditionalSampler(ABC):
         return self.donors.rows.shape[1]
 
     @abstractmethod
-    def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
-        """Return rows (n, draws, columns) whose hidden entries are drawn; the known ones are ignored."""
+    def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Draws:
+        """Return rows whose hidden entries are drawn; the known ones are ignored."""

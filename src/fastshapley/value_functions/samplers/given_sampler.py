@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fastshapley.errors import InputError
-from fastshapley.value_functions.samplers.conditional_sampler import ConditionalSampler
+from fastshapley.value_functions.samplers.conditional_sampler import ConditionalSampler, Draws
 
 Sample = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 
@@ -31,12 +31,12 @@ class GivenSampler(ConditionalSampler):
     def __init__(self, sample: Sample) -> None:
         self.sample = sample
 
-    def _completed(self, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
+    def _completed(self, x: Tensor, s: Tensor, numbers: Tensor) -> Draws:
         completed = super()._completed(x, s, numbers)
-        self._check(completed)
+        self._check(completed.rows)
         return completed
 
-    def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
+    def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Draws:
         draws = numbers.shape[1]
         rows, known = x.repeat_interleave(draws, 0), s.repeat_interleave(draws, 0)
         generator = torch.Generator(x.device).manual_seed(int(numbers.sum()))
@@ -50,7 +50,7 @@ class GivenSampler(ConditionalSampler):
                 f"the sampler {self._name} returned a tensor of shape {tuple(drawn.shape)}: return one of shape "
                 f"{tuple(rows.shape)}, as x has"
             )
-        return drawn.detach().to(rows).unflatten(0, (len(x), draws))
+        return Draws(drawn.detach().to(rows).unflatten(0, (len(x), draws)))
 
     def _check(self, completed: Tensor) -> None:
         """Refuse infinite numbers, and codes that are not those of a category."""

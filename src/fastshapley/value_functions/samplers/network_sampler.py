@@ -24,6 +24,7 @@ from fastshapley.value_functions.samplers.column_distributions import ColumnDist
 from fastshapley.value_functions.samplers.conditional_sampler import (
     ConditionalSampler,
     Donors,
+    Draws,
     SamplerRows,
     ScoredDonors,
     leading_output,
@@ -59,6 +60,7 @@ class NetworkSampler(ConditionalSampler):
         rows = donors.rows
         self._scores = ColumnScores.fitted(rows, leading_output(donors.outputs), donors.schema.discrete)
         self._scored = ScoredDonors.of(rows, self._scores, seed)
+        self._slopes = self._scored.slopes(donors.outputs)
         self.distributions = ColumnDistributions(self._scores)
         self._place = self.distributions.place(rows)
         generator = torch.Generator(rows.device).manual_seed(seed + 1)
@@ -115,15 +117,19 @@ class NetworkSampler(ConditionalSampler):
     def _width(self) -> int:
         return max(super()._width(), self.distributions.outputs)
 
-    def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
+    def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Draws:
         draws, layout = numbers.shape[1], self.distributions
         with torch.no_grad():
             row = self._trained(x, s[:, None])
             donor = self._trained(self.donors.rows[numbers].flatten(0, 1), s.repeat_interleave(draws, 0)[:, None])
         donor = donor[:, 0].unflatten(0, (len(x), draws))
-        drawn = self._scored.decoded(layout.moved_scores(row, donor, self._scored.spread[numbers]), numbers)
-        if not len(layout.few):
-            return drawn
-        values = layout.moved_values(row, donor, self._place[numbers], self._rank[numbers])
-        values = torch.where(drawn[..., layout.few].isnan(), torch.nan, values)
-        return drawn.index_copy(-1, layout.few, values)
+        moved = layout.moved_scores(row, donor, self._scored.spread[numbers])
+        drawn = self._scored.decoded(moved, numbers)
+        surprise = moved - layout.expected_scores(row)
+        if len(layout.few):
+            level = layout.moved_levels(row, donor, self._place[numbers], self._rank[numbers])
+            values = layout.values(level)
+            values = torch.where(drawn[..., layout.few].isnan(), torch.nan, values)
+            drawn = drawn.index_copy(-1, layout.few, values)
+            surprise[..., layout.few] += layout.scores(level) - moved[..., layout.few]
+        return Draws(drawn, surprise.masked_fill(drawn.isnan(), 0))

@@ -11,6 +11,7 @@ from fastshapley.value_functions.column_scores import ColumnScale, ColumnScores,
 from fastshapley.value_functions.samplers.conditional_sampler import (
     ConditionalSampler,
     Donors,
+    Draws,
     ScoredDonors,
     leading_output,
 )
@@ -133,18 +134,20 @@ class RegressionSampler(ConditionalSampler):
         super()._prepare(donors, seed)
         self._scored = ScoredDonors.of(donors.rows, self._scale(donors), seed)
         self.regression = MaskedRegression.fitted(self._scored.expected)
+        self._slopes = self._scored.slopes(donors.outputs)
 
     @staticmethod
     @abstractmethod
     def _scale(donors: Donors) -> ColumnScale:
         """Return the scale of the columns."""
 
-    def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
+    def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Draws:
         scores = self._scored.scale.encode(x)
         known = self.donors.players.mask(s) & ~scores.isnan()
-        difference = scores.nan_to_num()[:, None] - self._scored.expected[numbers]
-        shift = self.regression(known, difference)
-        return self._scored.decoded(shift.add_(self._scored.spread[numbers]), numbers)
+        row = scores.nan_to_num()[:, None]
+        shifts = self.regression(known, torch.cat([row - self._scored.expected[numbers], row], dim=1))
+        drawn, expected = shifts[:, :-1] + self._scored.spread[numbers], shifts[:, -1:]
+        return Draws(self._scored.decoded(drawn, numbers), drawn - expected)
 
 
 class CopulaSampler(RegressionSampler):
