@@ -91,7 +91,7 @@ def test_a_surrogate_network_is_rebuilt_from_its_configuration() -> None:
 
 TABLE = np.random.default_rng(0).normal(size=(200, 3))
 TREE = DecisionTreeRegressor(max_depth=3).fit(TABLE, np.sign(TABLE[:, 0]) + np.floor(TABLE[:, 1]))
-JUMPS = replace(QUICK, cuts=4, own_units=2)
+JUMPS = replace(QUICK, surrogate_cuts=4, cuts=4, own_units=2)
 
 
 def tree_plan(recipe: Recipe, given: Any = None) -> ExplainerPlan:
@@ -123,7 +123,7 @@ def test_networks_for_a_model_of_trees_see_its_split_points() -> None:
 
 def test_a_recipe_without_cuts_and_a_body_of_the_users_see_numbers_only() -> None:
     rows = torch.from_numpy(TABLE)
-    for plan in (tree_plan(replace(JUMPS, cuts=0)), tree_plan(JUMPS, given=nn.Linear(3, 2))):
+    for plan in (tree_plan(replace(JUMPS, surrogate_cuts=0, cuts=0)), tree_plan(JUMPS, given=nn.Linear(3, 2))):
         encoder = TableBuilder().explainer(rows, plan).encoder
         assert isinstance(encoder, TableEncoder)
         assert encoder.columns == [0, 1, 2]

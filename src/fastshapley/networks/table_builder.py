@@ -22,6 +22,9 @@ from fastshapley.networks.perceptron import Perceptron, PlayerPerceptron
 from fastshapley.networks.surrogate_networks import MaskedNetwork
 from fastshapley.networks.table_encoder import TableEncoder
 
+OWN_WEIGHTS = 2048  # largest number of weights of own units that a network puts out for a row,
+FEWEST_UNITS = 2  # unless each value has this many units
+
 
 class TableBuilder(NetworkBuilder):
     """Perceptrons behind an encoding of the columns."""
@@ -31,7 +34,7 @@ class TableBuilder(NetworkBuilder):
         given = plan.given
         if given is not None and not isinstance(given, nn.Module):
             raise InputError(f"network is {given!r}, which is for images: pass a module, or None")
-        encoder = _encoder(x, plan)
+        encoder = _encoder(x, plan, plan.recipe.cuts)
         return encoder, _body(encoder, plan) if given is None else copy.deepcopy(given)
 
     def saved_explainer_parts(self, saved: SavedNetwork) -> tuple[nn.Module, nn.Module]:
@@ -42,7 +45,7 @@ class TableBuilder(NetworkBuilder):
     def surrogate(self, x: Rows, plan: SurrogatePlan) -> MaskedNetwork:
         """Return a network with the user's body, or with a perceptron."""
         body = copy.deepcopy(plan.given)
-        encoder = _encoder(x, plan)
+        encoder = _encoder(x, plan, plan.recipe.surrogate_cuts)
         if body is None:
             inputs, layers = len(encoder.columns) + len(plan.partition), plan.layers
             body = Perceptron(inputs, plan.outputs, layers.count, layers.width, layers.activation)
@@ -54,12 +57,12 @@ class TableBuilder(NetworkBuilder):
         return MaskedNetwork(encoder, saved.config["owner"], _saved_body(saved, "value_function"))
 
 
-def _encoder(x: Rows, plan: ExplainerPlan | SurrogatePlan) -> TableEncoder:
-    """Return an encoder that is fitted to the rows, with the split points of the model for a body of our own."""
+def _encoder(x: Rows, plan: ExplainerPlan | SurrogatePlan, most: int) -> TableEncoder:
+    """Return an encoder that is fitted to the rows; for a body of our own with ``most`` split points per column."""
     rows, recipe = x if isinstance(x, Tensor) else x[:], plan.recipe
     categories = require_table(plan.schema, "these networks are").category_counts
-    found = split_points(plan.model, len(categories)) if recipe.cuts and plan.given is None else None
-    cuts = [] if found is None else chosen_cuts(found, rows, categories, recipe.cuts, plan.processes)
+    found = split_points(plan.model, len(categories)) if most and plan.given is None else None
+    cuts = [] if found is None else chosen_cuts(found, rows, categories, most, plan.processes)
     return TableEncoder.fitted(rows, categories, recipe.tails, plan.processes, cuts)
 
 
@@ -69,8 +72,9 @@ def _body(encoder: TableEncoder, plan: ExplainerPlan) -> nn.Module:
     sizes = (layers.count, layers.width, layers.activation)
     if not plan.recipe.own_units or not owner:  # The players of a user's game may not be columns.
         return Perceptron(len(encoder.columns), plan.body_outputs, *sizes)
+    units = min(plan.recipe.own_units, max(FEWEST_UNITS, OWN_WEIGHTS // plan.body_outputs))
     owners, cuts = [owner[column] for column in encoder.columns[: encoder.plain_inputs]], len(encoder.cut)
-    return PlayerPerceptron(owners, plan.body_outputs // plan.players, plan.recipe.own_units, *sizes, shared=cuts)
+    return PlayerPerceptron(owners, plan.body_outputs // plan.players, units, *sizes, shared=cuts)
 
 
 def _saved_body(saved: SavedNetwork, argument: str) -> nn.Module:

@@ -107,13 +107,14 @@ class Recipe:
     tied_classes : bool
         Whether to use that probabilities sum to one, so that values sum to zero over the classes.
     own_units : int
-        Hidden units for each player that see the inputs of this player alone.
+        Hidden units for each player that see the inputs of this player alone. Where there are many values, there
+        are fewer.
     tails : float, optional
         Numbers that are further from the mean than this many standard deviations enter the networks by their
         logarithm. None takes numbers as they are.
-    cuts : int
-        The largest number of split points per column of a model of trees that the networks see as inputs, so that
-        values can jump there. 0 leaves them out.
+    surrogate_cuts, cuts : int
+        The largest number of split points per column of a model of trees that the surrogate, and the explainer, see
+        as inputs, so that their outputs can jump there. 0 leaves them out.
     """
 
     surrogate: tuple[Training, ...]
@@ -131,6 +132,7 @@ class Recipe:
     tied_classes: bool = False
     own_units: int = 0
     tails: float | None = None
+    surrogate_cuts: int = 0
     cuts: int = 0
 
     def __post_init__(self) -> None:
@@ -151,7 +153,7 @@ class Recipe:
         for name in ("coalitions", "validation_coalitions"):
             if (self.paired or name != "coalitions") and getattr(self, name) % 2:
                 raise ValueError(f"Recipe: {name} is {getattr(self, name)}; pairs need an even number")
-        for name in ("own_units", "cuts"):
+        for name in ("own_units", "surrogate_cuts", "cuts"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
                 raise ValueError(f"Recipe: {name} is {getattr(self, name)!r}; it must be a whole number, 0 or more")
         if self.tails is not None and not self.tails > 0:
@@ -223,14 +225,15 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         explainer_layers=Layers(3, 128 if many else 256, "silu"),
         errors=ERROR_BARS,
         targets=Targets(
-            coalitions=8 if many else 16 if noisy else 32,
+            coalitions=8 if many else 32,
             evaluations=(2 if noisy else 1) * int(max(8e6 * few, min(14e6, 500 * rows))),
             rows=131_072 if noisy else 65_536,
         ),
         tied_classes=True,
-        own_units=2,
+        own_units=2 if many else 8,
         tails=3.0,
-        cuts=16,
+        surrogate_cuts=16,
+        cuts=64,
     )
 
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 GATHERED_ROWS = 16384  # rows of all processes from which samplers learn
 TYPICAL_COALITIONS = 1024  # coalitions of a row for which the draws of the full game are planned
-ROW_DRAWS = 1 << 12  # draws for all coalitions of a row: with few players, each has more
+ROW_DRAWS = 1 << 15  # draws for all coalitions of a row: with few players, each has more
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
 BLOCK_DRAWS = 1 << 14  # drawn rows that are built at once
@@ -368,7 +368,7 @@ class Conditional(BaseGame):
                 if size < self.players:
                     start = self.numbers_.known_starts(rows, s_part) if starts is None else starts[part]
                     sampler, numbers = self.samplers_[self.plan_.samplers[size]], self.numbers_.spaced(start, draws)
-                    if self._is_controlled:
+                    if self._is_controlled(sampler):
                         drawn, control = sampler.draw(rows, s_part, numbers)
                         if control is not None:
                             found[part] -= weight * control.mean(1).to(found)
@@ -383,13 +383,14 @@ class Conditional(BaseGame):
         self._add_means(found, waiting)
         return found.unflatten(0, (n, m))
 
-    @property
-    def _is_controlled(self) -> bool:
-        """Whether means of few random draws are controlled, which takes noise off them.
+    def _is_controlled(self, sampler: ConditionalSampler) -> bool:
+        """Return whether the outputs of rows from a sampler are controlled, which takes noise off their mean.
 
-        Otherwise a mean of probabilities is a probability, which a controlled one need not be.
+        A controlled mean of probabilities need not be a probability. In training, that does not matter.
         """
-        return self._generator is not None and self.link == "identity"
+        if self.link != "identity":
+            return False
+        return self._generator is not None or (self.scale == "real" and sampler.centred)
 
     def _expected(self, x: Tensor, s: Tensor) -> Tensor:
         """Return the surrogate's estimates for one coalition (n, players) of each row, (n, outputs)."""

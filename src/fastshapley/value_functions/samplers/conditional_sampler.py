@@ -147,11 +147,14 @@ class ConditionalSampler(ABC):
     ----------
     kind : str
         The name of the sampler.
+    centred : bool
+        Whether surprises are zero on average over all donors by construction, not only by what was learnt.
     donors : Donors
         The rows that hidden entries come from.
     """
 
     kind: ClassVar[str]
+    centred: ClassVar[bool] = False
     donors: Donors
     _slopes: Tensor | None = None  # of the model's outputs along the surprises
 

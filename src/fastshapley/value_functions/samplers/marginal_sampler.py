@@ -18,6 +18,7 @@ class MarginalSampler(ConditionalSampler):
     """Hidden entries are those of a donor, whatever is known."""
 
     kind = "marginal"
+    centred = True
 
     def _prepare(self, donors: Donors, seed: int) -> None:
         super()._prepare(donors, seed)

@@ -130,6 +130,8 @@ class RegressionSampler(ConditionalSampler):
     distribution. A gap of the row counts as hidden; one of a donor has the mean as its score, and stays a gap.
     """
 
+    centred = True
+
     def _prepare(self, donors: Donors, seed: int) -> None:
         super()._prepare(donors, seed)
         self._scored = ScoredDonors.of(donors.rows, self._scale(donors), seed)
