@@ -314,9 +314,7 @@ def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run:
     return _Plan(**saved)
 
 
-def _affordable_rows(
-    game: ValueFunction, rows: TrainingRows, affordable: int, options: Targets, run: Run
-) -> Rows:
+def _affordable_rows(game: ValueFunction, rows: TrainingRows, affordable: int, options: Targets, run: Run) -> Rows:
     """Return as many rows as are affordable: some of those at hand, or more, drawn by the game and mixed."""
     x, generator = rows.x, run.generator("rows")
     if affordable < len(x):

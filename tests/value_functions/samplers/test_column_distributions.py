@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import Tensor, nan
 
@@ -99,3 +100,13 @@ def test_scores_are_shifted_and_stretched_within_limits() -> None:
     assert moved[0::2] == [0.7, 0.9]
     wide = LAYOUT.moved_scores(outputs(zeros, deviation=50.0), outputs(zeros, deviation=-50.0), scores)
     assert math.isclose(float(wide[0, 0, 1]), 0.3 * math.exp(1.5), rel_tol=1e-6)
+
+
+def test_expected_scores_are_means_and_sums_of_scores_times_probabilities() -> None:
+    made = outputs([[0.0, math.log(3), -1e9], [0.0, 0.0, math.log(2)]], mean=0.5)
+    expected = LAYOUT.expected_scores(made)[0, 0]
+    assert expected[1] == 0.5
+    scores = LAYOUT.scores(torch.tensor([[0, 0], [1, 1], [1, 2]]))
+    assert float(expected[0]) == pytest.approx(float(0.25 * scores[0, 0] + 0.75 * scores[1, 0]))
+    weights = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
+    assert float(expected[2]) == pytest.approx(float((weights * scores[:, 1]).sum()))

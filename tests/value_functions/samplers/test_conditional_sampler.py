@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampler_problems import all_donors, donors_of, fitted, mixed_table
+from sampler_problems import all_donors, donors_of, fitted, mixed_table, normal_table
 from torch import Tensor
 
 from fastshapley.players import Groups
@@ -154,6 +154,49 @@ def test_blocks_do_not_change_the_draws(kind: str, monkeypatch: pytest.MonkeyPat
     whole = sampler(x, s, all_donors(sampler.donors, 9))
     monkeypatch.setattr("fastshapley.value_functions.samplers.conditional_sampler.BLOCK_ENTRIES", 3000)
     torch.testing.assert_close(sampler(x, s, all_donors(sampler.donors, 9)), whole, equal_nan=True)
+
+
+@pytest.mark.parametrize("players", sorted(PLAYERS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_control_leaves_the_rows_as_they_are_and_is_zero_where_nothing_is_drawn(kind: str, players: str) -> None:
+    sampler = sampler_of(kind, players)
+    x, count = sampler.donors.rows[:6], len(sampler.donors.players)
+    s = torch.rand(6, count, generator=torch.Generator().manual_seed(0)) < 0.5
+    s[0] = True
+    numbers = all_donors(sampler.donors, 6)
+    rows, control = sampler.draw(x, s, numbers)
+    assert same(rows, sampler(x, s, numbers))
+    assert control.shape == (6, 200, 1)
+    assert bool(control.isfinite().all())
+    assert not control[0].any()
+    some_hidden = ~s.all(1)
+    assert bool((control.flatten(1).any(1) == some_hidden).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_controls_are_zero_on_average_over_the_donors_and_take_off_noise(kind: str) -> None:
+    """The output is linear in normal columns. The network's expectations are off by its own error only."""
+    covariance = 0.6 * torch.ones(4, 4, dtype=torch.float64) + 0.4 * torch.eye(4, dtype=torch.float64)
+    table = normal_table(covariance, 2000)
+    weights = torch.tensor([[1.0], [-2.0], [0.5], [1.0]], dtype=torch.float64)
+    outputs = torch.tensor(table.to_numpy(copy=True)) @ weights
+    sampler = fitted(SAMPLERS[kind](), donors_of(table, outputs=outputs), steps=1500)
+    x = sampler.donors.rows[:8]
+    s = torch.tensor([[True, False, True, False], [False, False, False, True]] * 4)
+    rows, control = sampler.draw(x, s, all_donors(sampler.donors, 8))
+    y = rows @ weights
+    spread = y.std(1)
+    # The copula's normal scores have mean zero by symmetry, the others by standardisation.
+    assert (control.mean(1).abs() < (1e-6 if sampler.centred else 0.1) * spread).all()
+    assert ((y - control).std(1) < 0.25 * spread).all()
+
+
+def test_a_sampler_of_the_users_has_no_control() -> None:
+    donors = donors_of(mixed_table(30))
+    sampler = fitted(GivenSampler(lambda x, s, generator: x.nan_to_num(1.0)), donors)
+    rows, control = sampler.draw(donors.rows[:2], torch.zeros(2, 8, dtype=torch.bool), all_donors(donors, 2))
+    assert rows.shape == (2, 30, 8)
+    assert control is None
 
 
 def test_a_row_has_the_gap_of_a_donor_whatever_its_scores_are() -> None:

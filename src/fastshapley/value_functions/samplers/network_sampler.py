@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from fastshapley.value_functions.samplers.conditional_sampler import (
 
 LAYERS = Layers(2, 128, "silu")  # of the network
 COALITIONS = 4  # coalitions per row in each step of its training
+MOST_STEPS = 3000  # of its training
 VALIDATION_COALITIONS = 8  # coalitions per held-out row that choose its best epoch
 
 
@@ -95,7 +97,8 @@ class NetworkSampler(ConditionalSampler):
         validate = self._validation(rows.x_val, run.generator("sampler validation"))
         task = Task("sampler", self.network, len(x), loss, validate, fetch=partial(batches, x))
         for training in recipe.surrogate[-1:]:
-            train(task, training, run)
+            steps = None if training.steps is None else min(training.steps, MOST_STEPS)
+            train(task, replace(training, steps=steps), run)
         self._finish()
 
     def _loss(self, x: Tensor, s: Tensor, scores: Tensor, place: Tensor) -> Tensor:
