@@ -194,7 +194,9 @@ def test_new_rows_are_like_those_at_hand(game: Conditional) -> None:
     assert found is not None
     assert found.shape == (4000, 4)
     assert not (found[:, None] == x[None, :50]).all(2).any(1).all()
-    assert torch.equal(found, game.new_rows(x, 4000, torch.Generator().manual_seed(0)))
+    again = game.new_rows(x, 4000, torch.Generator().manual_seed(0))
+    assert again is not None
+    assert torch.equal(found, again)
     np.testing.assert_allclose(found.mean(0), x.mean(0), atol=5 / 600**0.5)
     np.testing.assert_allclose(torch.cov(found.T), torch.cov(x.T), atol=5 * (2 / 600) ** 0.5)
 

@@ -130,6 +130,7 @@ def test_tables_at_the_limits(kind: str, make: Callable[[], pd.DataFrame]) -> No
     s = torch.tensor([[True, False], [False, True], [True, True], [False, False]])
     drawn = sampler(x, s, all_donors(donors, 4))
     assert not bool(drawn.isinf().any())
+    assert bool(sampler.draw(x, s, all_donors(donors, 4))[1].isfinite().all())
     assert torch.equal(drawn[2], x[2].expand(len(donors), -1)) or same(drawn[2], x[2].expand(len(donors), -1))
     hidden = drawn[1, :, 0]
     low, high = donors.rows[:, 0].nan_to_num().min(), donors.rows[:, 0].nan_to_num().max()

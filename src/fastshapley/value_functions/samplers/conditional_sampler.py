@@ -124,11 +124,14 @@ class ScoredDonors:
         return cls(rows, scale, scale.encode(rows).nan_to_num(), scale.spread(rows, generator).nan_to_num())
 
     def slopes(self, outputs: Tensor) -> Tensor:
-        """Return the coefficients of a linear regression of outputs (n, outputs) on scores, (columns, outputs)."""
+        """Return the coefficients of a linear regression of outputs (n, outputs) on scores, (columns, outputs).
+
+        They are zero where numbers are too large to compute them.
+        """
         scores, y = self.expected - self.expected.mean(0), outputs - outputs.mean(0)
         products = scores.T @ scores
         ridge = torch.diag(SLOPE_RIDGE * products.diagonal().clamp(min=1e-6))
-        return torch.linalg.solve(products + ridge, scores.T @ y.to(scores))
+        return torch.linalg.solve(products + ridge, scores.T @ y.to(scores)).nan_to_num(0.0, 0.0, 0.0)
 
     def decoded(self, scores: Tensor, numbers: Tensor) -> Tensor:
         """Return the values of shifted scores (n, draws, columns). A gap of a donor stays a gap."""
@@ -226,14 +229,15 @@ class ConditionalSampler(ABC):
         control : Tensor of shape (n, draws, outputs) or None
             What a linear regression makes of the surprise in the drawn entries. None if there is none.
         """
-        if self._slopes is None:
+        slopes = self._slopes
+        if slopes is None:
             return self(x, s, numbers), None
 
         def drawn(x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
             found = self._completed(x, s, numbers)
             assert found.surprise is not None
             hidden = ~self.donors.players.mask(s)[:, None]
-            return torch.cat([found.rows, (found.surprise * hidden) @ self._slopes], dim=-1)
+            return torch.cat([found.rows, (found.surprise * hidden) @ slopes], dim=-1)
 
         both = self._joined(x, s, numbers, drawn)
         return both[..., : x.shape[1]], both[..., x.shape[1] :]
