@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -178,9 +179,7 @@ def test_in_training_a_control_takes_off_most_of_the_noise(game: Conditional) ->
     x = encoded(normal_rows(seed=3), 1).repeat(2000, 1)
     s = every(4, len(x))[:, 1:-1]
     plain = copy.copy(game)
-    plain.samplers_ = tuple(map(copy.copy, game.samplers_))
-    for sampler in plain.samplers_:
-        sampler._slopes = None
+    plain.plan_ = replace(game.plan_, controls=(0.0,) * 5)
     controlled, noisy = (
         each.thinned(16, torch.Generator().manual_seed(0))(x, s)[..., 0].var(0).mean() for each in (game, plain)
     )

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fastshapley.value_functions import game_choice
-from fastshapley.value_functions.game_choice import HeldOut, SizePlan, SizeScore, compare_games, knots
+from fastshapley.value_functions.game_choice import (
+    HeldOut,
+    SampleMeans,
+    SizePlan,
+    SizeScore,
+    compare_games,
+    knots,
+)
 
 PLAYERS = 6
 WEIGHT = torch.arange(1.0, PLAYERS + 1, dtype=torch.float64)
@@ -47,10 +54,10 @@ def sampler(by: float, seed: int, noise: float = 0.5) -> game_choice.SampledOutp
     """Two noisy samples of a game that is off by an error."""
     source = generator(seed)
 
-    def sample(x: Tensor, s: Tensor, starts: Tensor) -> Tensor:
+    def sample(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
         mean = truth(x, s[:, None])
         mean = mean + by * torch.randn(mean.shape, generator=source, dtype=torch.float64)
-        return mean + noise * torch.randn(len(x), 2, 1, generator=source, dtype=torch.float64)
+        return SampleMeans(mean + noise * torch.randn(len(x), 2, 1, generator=source, dtype=torch.float64))
 
     return sample
 
@@ -126,11 +133,26 @@ def test_a_constant_model_is_no_problem() -> None:
     def same(x: Tensor, s: Tensor) -> Tensor:
         return torch.ones(*s.shape[:2], 1, dtype=torch.float64)
 
-    def sample(x: Tensor, s: Tensor, starts: Tensor) -> Tensor:
-        return torch.ones(len(x), 2, 1, dtype=torch.float64)
+    def sample(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
+        return SampleMeans(torch.ones(len(x), 2, 1, dtype=torch.float64))
 
     for score in compare_games(same, [sample], constant, generator()):
         assert (score.surrogate, score.chosen, score.doubt) == (0, 0, 0)
+
+
+def test_a_control_has_the_multiple_that_takes_most_of_the_noise_off() -> None:
+    """Outputs are 0.4 times the controls plus noise of their own. Least squares is right to 5 standard errors."""
+    controls = torch.randn(4000, 2, 1, generator=generator(1), dtype=torch.float64)
+    own = 0.3 * torch.randn(4000, 2, 1, generator=generator(2), dtype=torch.float64)
+    row = torch.randn(4000, 1, 1, generator=generator(3), dtype=torch.float64)
+    assert SampleMeans(row + 0.4 * controls + own, controls).control() == pytest.approx(
+        0.4, abs=5 * 0.3 / 4000**0.5
+    )
+    assert SampleMeans(row + own, controls).control() == 0
+    assert SampleMeans(row - controls, controls).control() == 0
+    assert SampleMeans(row + 0.4 * controls).control() == 0
+    assert SampleMeans(torch.ones(5, 2, 1), torch.zeros(5, 2, 1)).control() == 0
+    assert SampleMeans(row + 3 * controls, controls).control() == 1
 
 
 @settings(deadline=None, derandomize=True)
@@ -169,7 +191,7 @@ def fixed_games(apart: float, along: float) -> game_choice._Games:
     """Two games that are a constant step apart, for four coalitions."""
     step = apart**0.5
     missed = torch.full((4, 1), along / step, dtype=torch.float64)
-    means = torch.full((4, 2, 1), step, dtype=torch.float64)
+    means = SampleMeans(torch.full((4, 2, 1), step, dtype=torch.float64))
     return game_choice._Games(missed, torch.zeros(4, 1), means, torch.tensor(1.0, dtype=torch.float64))
 
 

@@ -26,7 +26,7 @@ from fastshapley.training.run import Run
 from fastshapley.value_functions import game_choice
 from fastshapley.value_functions.base_game import BaseGame, GameContext, GameTraits, Part, Problem
 from fastshapley.value_functions.draws import DonorNumbers, draws_by_size
-from fastshapley.value_functions.game_choice import HeldOut, SizePlan, SizeScore, compare_games
+from fastshapley.value_functions.game_choice import HeldOut, SampleMeans, SizePlan, SizeScore, compare_games
 from fastshapley.value_functions.labels import LabelledRows, label_rows
 from fastshapley.value_functions.links import Link, apply_link
 from fastshapley.value_functions.protocol import ValueFunction
@@ -191,17 +191,21 @@ class Conditional(BaseGame):
         return tuple(map(SizeScore.from_dict, saved["scores"]))
 
     def _sampled_outputs(self, sampler: ConditionalSampler) -> game_choice.SampledOutputs:
-        """Return the mean outputs of the model over two samples of rows that a sampler completes."""
+        """Return the means over two samples of rows that a sampler completes."""
 
-        def sample(x: Tensor, s: Tensor, starts: Tensor) -> Tensor:
+        def halves(values: Tensor) -> Tensor:
+            return values.double().unflatten(1, (2, game_choice.DRAWS)).mean(2)
+
+        def sample(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
             numbers = self.numbers_.spaced(starts.flatten(), game_choice.DRAWS).unflatten(0, (-1, 2)).flatten(1)
             size = max(1, BLOCK_DRAWS // numbers.shape[1])
-            parts = zip(x.split(size), s.split(size), numbers.split(size), strict=True)
-            means = [
-                self.predict(sampler(*part).flatten(0, 1)).double().unflatten(0, (-1, 2, game_choice.DRAWS)).mean(2)
-                for part in parts
-            ]
-            return torch.cat(means)
+            outputs, controls = [], []
+            for part in zip(x.split(size), s.split(size), numbers.split(size), strict=True):
+                rows, control = sampler.draw(*part)
+                outputs.append(halves(self.predict(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])))
+                if control is not None:
+                    controls.append(halves(control))
+            return SampleMeans(torch.cat(outputs), torch.cat(controls) if controls else None)
 
         return sample
 
@@ -368,10 +372,11 @@ class Conditional(BaseGame):
                 if size < self.players:
                     start = self.numbers_.known_starts(rows, s_part) if starts is None else starts[part]
                     sampler, numbers = self.samplers_[self.plan_.samplers[size]], self.numbers_.spaced(start, draws)
-                    if self._is_controlled(sampler):
+                    multiple = self._control(size)
+                    if multiple:
                         drawn, control = sampler.draw(rows, s_part, numbers)
-                        if control is not None:
-                            found[part] -= weight * control.mean(1).to(found)
+                        assert control is not None
+                        found[part] -= weight * multiple * control.mean(1).to(found)
                     else:
                         drawn = sampler(rows, s_part, numbers)
                 else:
@@ -383,14 +388,14 @@ class Conditional(BaseGame):
         self._add_means(found, waiting)
         return found.unflatten(0, (n, m))
 
-    def _is_controlled(self, sampler: ConditionalSampler) -> bool:
-        """Return whether the outputs of rows from a sampler are controlled, which takes noise off their mean.
+    def _control(self, size: int) -> float:
+        """Return the multiple of the sampler's controls that is subtracted from outputs, to take noise off.
 
         A controlled mean of probabilities need not be a probability. In training, that does not matter.
         """
-        if self.link != "identity":
-            return False
-        return self._generator is not None or (self.scale == "real" and sampler.centred)
+        sampler = self.samplers_[self.plan_.samplers[size]]
+        wanted = self._generator is not None or (self.scale == "real" and sampler.centred)
+        return self.plan_.controls[size] if wanted and self.link == "identity" else 0.0
 
     def _expected(self, x: Tensor, s: Tensor) -> Tensor:
         """Return the surrogate's estimates for one coalition (n, players) of each row, (n, outputs)."""

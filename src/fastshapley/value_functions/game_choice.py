@@ -27,8 +27,39 @@ SWEEPS = 60  # passes over the sizes, after which the weights have settled
 ROW_COALITIONS = 2  # coalitions of one row that count as independent; more of them tell little more
 DIFFERENT = 2.0  # standard errors by which another sampler must be better to be chosen for one size
 
-# rows, coalitions (n, players), starts (n, 2) -> two sample means of the model's outputs, (n, 2, outputs)
-SampledOutputs = Callable[[Tensor, Tensor, Tensor], Tensor]
+LEAST_GAIN = 0.05  # share of the sampling variance that a control must take off to be used
+
+
+@dataclass(frozen=True)
+class SampleMeans:
+    """Means over two samples of drawn rows for each coalition.
+
+    Attributes
+    ----------
+    outputs : Tensor of shape (n, 2, outputs)
+        The mean outputs of the model.
+    controls : Tensor of shape (n, 2, outputs) or None
+        The mean controls of the sampler, if it has any.
+    """
+
+    outputs: Tensor
+    controls: Tensor | None = None
+
+    def control(self) -> float:
+        """Return the multiple of the controls that takes most of the sampling noise off the outputs; 0 for none."""
+        if self.controls is None:
+            return 0.0
+        # The difference of two samples of one coalition is nothing but noise.
+        noise, control = self.outputs.diff(dim=1), self.controls.diff(dim=1)
+        total, squares = float(noise.square().sum()), float(control.square().sum())
+        if not total > 0 or not squares > 0:
+            return 0.0
+        along = float((noise * control).sum())
+        gain = along**2 / squares / total
+        return round(min(1.0, along / squares), DIGITS) if along > 0 and gain >= LEAST_GAIN else 0.0
+
+
+SampledOutputs = Callable[[Tensor, Tensor, Tensor], SampleMeans]  # rows, coalitions (n, players), starts (n, 2)
 
 
 @dataclass(frozen=True)
@@ -56,6 +87,8 @@ class SizeScore:
         The number of the chosen sampler.
     weight : float
         The weight of the sampled game in the mean. The surrogate has the rest.
+    control : float
+        The multiple of the sampler's controls that takes most of the sampling noise off.
     """
 
     size: int
@@ -66,6 +99,7 @@ class SizeScore:
     doubt: float
     sampler: int
     weight: float
+    control: float = 0.0
 
     @classmethod
     def from_dict(cls, saved: dict[str, object]) -> SizeScore:
@@ -163,10 +197,11 @@ class _Games:
     sampled game minus the surrogate's, for two samples.
     """
 
-    def __init__(self, y: Tensor, surrogate: Tensor, means: Tensor, variance: Tensor) -> None:
+    def __init__(self, y: Tensor, surrogate: Tensor, means: SampleMeans, variance: Tensor) -> None:
         unit = variance.sqrt()
         self.missed = (y - surrogate) / unit
-        self.steps = (means - surrogate[:, None]).movedim(1, 0) / unit
+        self.steps = (means.outputs - surrogate[:, None]).movedim(1, 0) / unit
+        self.control = means.control()
 
     def products(self, weight: float) -> Tensor:
         """Return an unbiased estimate of the MSEv of a mean of the games from each coalition, (n,)."""
@@ -264,6 +299,7 @@ class _Comparison:
             doubt=games.doubt() + max(0.0, mean) * self.size / learnt_from,
             sampler=best,
             weight=self.weights[best],
+            control=games.control,
         )
 
 
@@ -287,18 +323,21 @@ class SizePlan:
         The number of the sampler for each size from 0 to all players.
     weights : tuple of float
         The weight of the sampled game for each size; 1 for all players, where it is the model's output.
+    controls : tuple of float
+        The multiple of the sampler's controls for each size.
     """
 
     samplers: tuple[int, ...]
     weights: tuple[float, ...]
+    controls: tuple[float, ...]
 
     @classmethod
     def of(cls, scores: Sequence[SizeScore], players: int) -> SizePlan:
         """Return the plan between the sizes that were compared; the surrogate alone if none were."""
         sizes = range(players + 1)
         if not scores:
-            return cls((0,) * (players + 1), (*(0.0,) * players, 1.0))
+            return cls((0,) * (players + 1), (*(0.0,) * players, 1.0), (0.0,) * (players + 1))
         nearest = [min(scores, key=lambda each: abs(each.size - size)) for size in sizes]
         places, known = [each.size for each in scores], [each.weight for each in scores]
         weights = np.interp(sizes, [*places, players], [*known, 1.0]).tolist()
-        return cls(tuple(each.sampler for each in nearest), tuple(weights))
+        return cls(tuple(each.sampler for each in nearest), tuple(weights), tuple(each.control for each in nearest))
