@@ -9,7 +9,7 @@ import inspect
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -52,11 +52,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """Values (n, players) by what gave them ("game", "network"), and the seconds of fitting and of explaining."""
+    """Values (n, players) by what gave them ("game", "network"), and the seconds of fitting and of explaining.
+
+    ``stated`` is what the report says about the relative squared error of the game and of the network.
+    """
 
     values: dict[str, Array]
     fit_seconds: float
     explain_seconds: float
+    stated: dict[str, float | None] = field(default_factory=dict)
 
 
 def by_fastshap(case: Case, network: bool = False, **settings: Any) -> Answer:
@@ -72,7 +76,11 @@ def by_fastshap(case: Case, network: bool = False, **settings: Any) -> Answer:
         explained = time.perf_counter()
         x = explainer.fitted_.schema.encode(case.X_test)[:]
         values["game"] = exact(explainer.value_function_, x).values[:, :, 0]
-    return Answer(values, fitted - start, explained - fitted)
+    report = explainer.report_
+    stated = (
+        {} if report is None else {"game": report.relative_game_error, "network": report.relative_squared_error}
+    )
+    return Answer(values, fitted - start, explained - fitted, stated)
 
 
 class Copula(Sampler):

@@ -90,6 +90,7 @@ def scores(values: Array, truth: Array) -> dict[str, float]:
 def assess(answer: Answer, truth: Array) -> dict[str, Any]:
     return {
         **{part: scores(values, truth) for part, values in answer.values.items()},
+        **({"stated": answer.stated} if answer.stated else {}),
         "fit_seconds": round(answer.fit_seconds, 2),
         "explain_seconds": round(answer.explain_seconds, 3),
     }
