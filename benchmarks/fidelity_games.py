@@ -77,9 +77,9 @@ def by_fastshap(case: Case, network: bool = False, **settings: Any) -> Answer:
         x = explainer.fitted_.schema.encode(case.X_test)[:]
         values["game"] = exact(explainer.value_function_, x).values[:, :, 0]
     report = explainer.report_
-    stated = (
-        {} if report is None else {"game": report.relative_game_error, "network": report.relative_squared_error}
-    )
+    stated: dict[str, float | None] = {}
+    if report is not None:
+        stated = {"game": report.relative_game_error, "network": report.relative_squared_error}
     return Answer(values, fitted - start, explained - fitted, stated)
 
 

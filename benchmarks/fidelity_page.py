@@ -83,7 +83,7 @@ def render(found: dict[str, Any]) -> str:
     ]
     if found.get("known"):
         runs = grouped(found["known"])
-        parts += [*known_normal(runs), *known_others(runs)]
+        parts += [*known_normal(runs), *known_others(runs), *stated(runs)]
     if found.get("tables"):
         parts += real_tables(found["tables"])
     if found.get("parity"):
@@ -205,6 +205,28 @@ def known_others(runs: Runs) -> list[str]:
             f"{verdict(everything, DESIGN_LIMIT)}."
         )
     return parts
+
+
+def stated(runs: Runs) -> list[str]:
+    """The section that compares what reports state with the truth."""
+    answers = [run["default"] for cell in runs.values() for run in cell if "stated" in run.get("default", {})]
+    answers = [answer for answer in answers if None not in answer["stated"].values()]
+    if not answers:
+        return []
+    ratios = {
+        "total": [sum(a["stated"].values()) / a["network"]["relative_squared_error"] for a in answers],
+        "game": [a["stated"]["game"] / a["game"]["relative_squared_error"] for a in answers],
+    }
+    rows = [
+        [name, *(f"{q:.2f}" for q in np.quantile(found, [0, 0.1, 0.5, 0.9, 1]))] for name, found in ratios.items()
+    ]
+    return [
+        "## What the report states",
+        "The relative squared error that the report of the default states, divided by the true one, over "
+        f"{len(answers)} fits. The report uses rows that are held out from the training rows; the truth is for the test "
+        "rows.",
+        table(["", "smallest", "10 %", "median", "90 %", "largest"], rows),
+    ]
 
 
 def relative(cell: list[dict[str, Any]], competitor: str, part: str) -> list[float]:
