@@ -223,8 +223,8 @@ def stated(runs: Runs) -> list[str]:
     return [
         "## What the report states",
         "The relative squared error that the report of the default states, divided by the true one, over "
-        f"{len(answers)} fits. The report uses rows that are held out from the training rows; the truth is for the test "
-        "rows.",
+        f"{len(answers)} fits. The report uses rows that are held out from the training rows, and the truth is for "
+        "the test rows.",
         table(["", "smallest", "10 %", "median", "90 %", "largest"], rows),
     ]
 
