@@ -6,8 +6,8 @@ import copy
 import logging
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Self
 
@@ -25,6 +25,7 @@ from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run
 from fastshapley.value_functions import game_choice
 from fastshapley.value_functions.base_game import BaseGame, GameContext, GameTraits, Part, Problem
+from fastshapley.value_functions.drawn_means import BLOCK_DRAWS, Draw, DrawnMeans
 from fastshapley.value_functions.draws import DonorNumbers, draws_by_size
 from fastshapley.value_functions.game_choice import HeldOut, SampleMeans, SizePlan, SizeScore, compare_games
 from fastshapley.value_functions.labels import LabelledRows, label_rows
@@ -47,7 +48,6 @@ TYPICAL_COALITIONS = 1024  # coalitions of a row for which the draws of the full
 ROW_DRAWS = 1 << 15  # draws for all coalitions of a row: with few players, each has more
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
-BLOCK_DRAWS = 1 << 14  # drawn rows that are built at once
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
 _MODEL_LOCK = threading.Lock()  # Networks run on several threads, and the model on one at a time.
 
@@ -354,62 +354,29 @@ class Conditional(BaseGame):
         surrogate : Tensor of shape (n, m, outputs), optional
             The surrogate's estimates, if they are known.
         """
-        n, m, _ = s.shape
-        sizes, coalitions = s.sum(2).flatten(), s.flatten(0, 1)
-        known = None if surrogate is None else surrogate.flatten(0, 1)
-        found = torch.zeros(n * m, self.outputs, dtype=torch.float64, device=x.device)
-        row = torch.arange(n, device=x.device).repeat_interleave(m)
-        starts = None if self._generator is None else self.numbers_.random_starts(n, m, self._generator)
-        waiting: list[_Drawn] = []
-        for size, chosen in _same_sizes(sizes):
-            draws, weight = self.draws_[size], self.plan_.weights[size]
-            if not draws:
-                continue
-            alone = known[chosen] if known is not None else self._expected(x[row[chosen]], coalitions[chosen])
-            found[chosen] -= weight * alone.to(found)
-            for part in chosen.split(max(1, BLOCK_DRAWS // draws)):
-                rows, s_part = x[row[part]], coalitions[part]
-                if size < self.players:
-                    start = self.numbers_.known_starts(rows, s_part) if starts is None else starts[part]
-                    sampler, numbers = self.samplers_[self.plan_.samplers[size]], self.numbers_.spaced(start, draws)
-                    multiple = self._control(size)
-                    if multiple:
-                        drawn, control = sampler.draw(rows, s_part, numbers)
-                        assert control is not None
-                        found[part] -= weight * multiple * control.mean(1).to(found)
-                    else:
-                        drawn = sampler(rows, s_part, numbers)
-                else:
-                    drawn = rows[:, None]
-                waiting.append(_Drawn(part, drawn, weight))
-                if sum(each.rows.shape[0] * each.rows.shape[1] for each in waiting) >= BLOCK_DRAWS:
-                    self._add_means(found, waiting)
-                    waiting = []
-        self._add_means(found, waiting)
-        return found.unflatten(0, (n, m))
+        if surrogate is None:
+            surrogate = self.surrogate_.expectation(x, s).double()
+        means = self._drawn_means()
+        return means(x, s) - means.weights(s) * surrogate
 
-    def _control(self, size: int) -> float:
-        """Return the multiple of the sampler's controls that is subtracted from outputs, to take noise off.
+    def _drawn_means(self) -> DrawnMeans:
+        """Return the weighted mean outputs of the model over drawn rows."""
+        by_size = []
+        for size, count in enumerate(self.draws_):
+            known = size == self.players or not self.samplers_
+            sampler = None if known else self.samplers_[self.plan_.samplers[size]]
+            control = self._control(sampler, self.plan_.controls[size])
+            by_size.append(Draw(sampler, count, self.plan_.weights[size], control))
+        return DrawnMeans(self.predict, self.outputs, by_size, self.numbers_, self._generator)
+
+    def _control(self, sampler: ConditionalSampler | None, multiple: float) -> float:
+        """Return the multiple of a sampler's controls that is subtracted from outputs, to take noise off.
 
         A controlled mean of probabilities need not be a probability. In training, that does not matter.
         """
-        sampler = self.samplers_[self.plan_.samplers[size]]
-        wanted = self._generator is not None or (self.scale == "real" and sampler.centred)
-        return self.plan_.controls[size] if wanted and self.link == "identity" else 0.0
-
-    def _expected(self, x: Tensor, s: Tensor) -> Tensor:
-        """Return the surrogate's estimates for one coalition (n, players) of each row, (n, outputs)."""
-        return self.surrogate_.expectation(x, s[:, None])[:, 0]
-
-    def _add_means(self, found: Tensor, parts: Sequence[_Drawn]) -> None:
-        """Add the weighted mean outputs over drawn rows, by one call of the model."""
-        if not parts:
-            return
-        rows = torch.cat([part.rows.flatten(0, 1) for part in parts])
-        outputs = self.predict(rows).to(found)
-        counts = [part.rows.shape[0] * part.rows.shape[1] for part in parts]
-        for part, each in zip(parts, outputs.split(counts), strict=True):
-            found[part.numbers] += part.weight * each.unflatten(0, (-1, part.rows.shape[1])).mean(1)
+        if sampler is None or self.link != "identity":
+            return 0.0
+        return multiple if self._generator is not None or (self.scale == "real" and sampler.centred) else 0.0
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the model's outputs for encoded rows, (n, outputs).
@@ -474,15 +441,6 @@ class Conditional(BaseGame):
         return cls(samplers=given) if callable(given) else super().setting(given)
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """Drawn rows (n, draws, columns) of some evaluations, the numbers (n,) of these, and the weight of the mean."""
-
-    numbers: Tensor
-    rows: Tensor
-    weight: float
-
-
 class Correction(GameTraits):
     """The game that a `Conditional` adds to its surrogate.
 
@@ -528,13 +486,6 @@ def _affordable_calls(problem: Problem, recipe: Recipe, labels: int, pace: float
     targets = recipe.targets or Targets()
     seconds = min(run.clock.left(), targets.seconds)
     return min(problem.evaluations - labels, targets.evaluations, seconds / (pace + DRAW_SECONDS))
-
-
-def _same_sizes(sizes: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield each size that occurs, and where it does."""
-    order = sizes.argsort(stable=True)
-    found, counts = sizes[order].unique_consecutive(return_counts=True)
-    yield from zip(found.tolist(), order.split(counts.tolist()), strict=True)
 
 
 def _fitted_sampler(
