@@ -54,13 +54,15 @@ class Case:
 class Answer:
     """Values (n, players) by what gave them ("game", "network"), and the seconds of fitting and of explaining.
 
-    ``stated`` is what the report says about the relative squared error of the game and of the network.
+    ``stated`` is what the report says about the relative squared error of the game and of the network, and ``bars``
+    (n, players) are the standard errors of the network's values.
     """
 
     values: dict[str, Array]
     fit_seconds: float
     explain_seconds: float
     stated: dict[str, float | None] = field(default_factory=dict)
+    bars: Array | None = None
 
 
 def by_fastshap(case: Case, network: bool = False, **settings: Any) -> Answer:
@@ -74,13 +76,14 @@ def by_fastshap(case: Case, network: bool = False, **settings: Any) -> Answer:
         fitted = time.perf_counter()
         values = {"network": explainer(case.X_test).values} if network else {}
         explained = time.perf_counter()
+        bars = explainer(case.X_test, errors=True).error_std if network else None
         x = explainer.fitted_.schema.encode(case.X_test)[:]
         values["game"] = exact(explainer.value_function_, x).values[:, :, 0]
     report = explainer.report_
     stated: dict[str, float | None] = {}
     if report is not None:
         stated = {"game": report.relative_game_error, "network": report.relative_squared_error}
-    return Answer(values, fitted - start, explained - fitted, stated)
+    return Answer(values, fitted - start, explained - fitted, stated, bars)
 
 
 class Copula(Sampler):

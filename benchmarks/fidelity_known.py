@@ -19,6 +19,7 @@ RHOS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 ROWS = (600, 2000, 8000)
 TEST_ROWS, QUICK_TEST_ROWS = 100, 8
 DRAWS, QUICK_DRAWS = 512, 64
+NINETY = 1.645  # standard errors on both sides of a value: a 90 % interval
 VERSION = 1  # of the designs: a truth that was kept by another version is not used
 
 
@@ -88,7 +89,12 @@ def scores(values: Array, truth: Array) -> dict[str, float]:
 
 
 def assess(answer: Answer, truth: Array) -> dict[str, Any]:
+    covered = {}
+    if answer.bars is not None:
+        inside = np.abs(answer.values["network"] - truth) <= NINETY * answer.bars
+        covered["covered"] = round(float(inside.mean()), 4)
     return {
+        **covered,
         **{part: scores(values, truth) for part, values in answer.values.items()},
         **({"stated": answer.stated} if answer.stated else {}),
         "fit_seconds": round(answer.fit_seconds, 2),

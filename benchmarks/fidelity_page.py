@@ -226,6 +226,18 @@ def stated(runs: Runs) -> list[str]:
         f"{len(answers)} fits. The report uses rows that are held out from the training rows, and the truth is for "
         "the test rows.",
         table(["", "smallest", "10 %", "median", "90 %", "largest"], rows),
+        *covered(answers),
+    ]
+
+
+def covered(answers: Sequence[dict[str, Any]]) -> list[str]:
+    """The line about error bars."""
+    shares = [answer["covered"] for answer in answers if "covered" in answer]
+    if not shares:
+        return []
+    return [
+        f"The 90 % intervals of `explainer(X, errors=True)` contain the true value in {100 * np.median(shares):.0f} % of "
+        f"all values (median of {len(shares)} fits; {100 * min(shares):.0f} to {100 * max(shares):.0f} %)."
     ]
 
 
