@@ -226,7 +226,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         errors=ERROR_BARS,
         targets=Targets(
             coalitions=8 if many else 32,
-            evaluations=int(max((24e6 if noisy else 8e6) * few, min(14e6, 500 * rows))),
+            evaluations=int(max((24e6 if noisy else 8e6) * few, min(14e6, (1000 if noisy else 500) * rows))),
             rows=131_072 if noisy else 65_536,
         ),
         tied_classes=True,
