@@ -237,7 +237,8 @@ def covered(answers: Sequence[dict[str, Any]]) -> list[str]:
         return []
     return [
         "The 90 % intervals of `explainer(X, errors=True)` contain the true value in "
-        f"{100 * np.median(shares):.0f} % of all values (median of {len(shares)} fits; {100 * min(shares):.0f} to {100 * max(shares):.0f} %)."
+        f"{100 * np.median(shares):.0f} % of all values (median of {len(shares)} fits; "
+        f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %)."
     ]
 
 

@@ -33,7 +33,7 @@ from fastshapley.value_functions.samplers.conditional_sampler import (
 
 LAYERS = Layers(2, 128, "silu")  # of the network
 COALITIONS = 4  # coalitions per row in each step of its training
-MOST_STEPS = 3000  # of its training
+MOST_STEPS = 2000  # of its training
 VALIDATION_COALITIONS = 8  # coalitions per held-out row that choose its best epoch
 
 
