@@ -7,7 +7,6 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -417,15 +416,10 @@ def test_unlimited_seconds_do_not_limit_the_rows() -> None:
 
 
 class Drawing(GameTraits):
-    """A game that draws rows for a model of a given pace, and can also draw new rows."""
+    """A game that draws new rows."""
 
-    def __init__(self, game: Moebius, model_pace: float) -> None:
+    def __init__(self, game: Moebius) -> None:
         self.game, self.players, self.outputs = game, game.players, game.outputs
-        self.model = SimpleNamespace(pace=model_pace)
-
-    @property
-    def called_model(self) -> Any:
-        return self.model
 
     def __call__(self, x: Tensor, s: Tensor) -> Tensor:
         return self.game(x, s)
@@ -434,19 +428,8 @@ class Drawing(GameTraits):
         return torch.full((count, x.shape[1]), 7.0, dtype=x.dtype)
 
 
-@pytest.mark.parametrize(
-    ("model_pace", "rows"), [(1e-3, 500), (0.0, 25)], ids=["the model takes it", "drawing takes it"]
-)
-def test_drawing_has_a_time_limit_of_its_own(model_pace: float, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call takes a millisecond. In two seconds, 2000 rows are drawn: 25 rows with 80 coalitions."""
-    monkeypatch.setattr("fastshapley.fit.targets.DRAWING_SECONDS", 2.0)
-    game = Drawing(Moebius.random(10), model_pace)
-    options = recipe(evaluations=40_000, seconds=1000.0, fewest=1)
-    assert len(lesson(game, game.game.rows(500), options, pace=1e-3).x) == rows
-
-
 def test_a_game_draws_three_quarters_of_the_new_rows() -> None:
-    game = Drawing(Moebius.random(6), 0.0)
+    game = Drawing(Moebius.random(6))
     found = lesson(game, game.game.rows(100), recipe(rows=500), pace=0.0).x[:]
     assert len(found) == 500
     assert torch.equal(found[:100], game.game.rows(100))

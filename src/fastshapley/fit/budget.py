@@ -42,8 +42,6 @@ ERROR_BAR_TIME = 0.5  # share of the time after the network; the report has the 
 # Shares of `Targets.seconds`, which bounds the time for coalitions without a time_budget.
 VALIDATION_SECONDS = 1 / 120  # evaluating the validation coalitions
 
-DRAWING_SECONDS = 20.0  # for drawing the rows that the model is called with: a slow model has more time than that
-
 # Shares of the evaluations that are left.
 RESERVED_EVALUATIONS = 0.25  # kept back from the surrogate's labels, for the report
 TRAINING_EVALUATIONS = 0.65  # for the coalitions that the network learns from

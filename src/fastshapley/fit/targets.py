@@ -24,12 +24,12 @@ from fastshapley.coalitions import pair_weights, sample_kernel, sample_pairs
 from fastshapley.data.augmentation import mix_rows
 from fastshapley.data.stream import Rows, some
 from fastshapley.estimators.kernel import leverage_values
-from fastshapley.fit.budget import DRAWING_SECONDS, coalition_seconds, validation_rows, validation_seconds
+from fastshapley.fit.budget import coalition_seconds, validation_rows, validation_seconds
 from fastshapley.objective import coalition_loss
 from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run, Timing
 from fastshapley.value_functions.background_sampling import Thin
-from fastshapley.value_functions.base_game import called_model, cost, is_concurrent, new_rows_of, parts_of
+from fastshapley.value_functions.base_game import cost, is_concurrent, new_rows_of, parts_of
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values, total_values
 
 logger = logging.getLogger(__name__)
@@ -234,8 +234,7 @@ def prepare_training(
         total = torch.cat([total_values(game, part) for part in x.split(size)])
         return FreshCoalitions(x, (total / scale).float(), thin, scale, recipe)
     threads = available_threads(game, run.device)
-    paces = (pace / threads, _drawing_pace(game, pace, run) / threads)
-    plan = _plan(thin, game.players, recipe, paces, len(x), run)
+    plan = _plan(thin, game.players, recipe, pace / threads, len(x), run)
     x = _affordable_rows(game, rows, plan.rows, recipe.targets, run)
 
     def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -281,8 +280,8 @@ class _Plan:
     targets: bool
 
 
-def _plan(thin: Thin, players: int, recipe: Recipe, paces: tuple[float, float], rows: int, run: Run) -> _Plan:
-    """Return the plan for ``rows`` rows at hand; ``paces`` are seconds per call, in all and for drawing the row."""
+def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run: Run) -> _Plan:
+    """Return the plan for ``rows`` rows at hand."""
     options = recipe.targets
     assert options is not None
     saved: dict[str, Any] | None = run.checkpoint.load("plan")
@@ -296,9 +295,7 @@ def _plan(thin: Thin, players: int, recipe: Recipe, paces: tuple[float, float], 
                 parts = parts_of(game, wanted)
                 each = [cost(part.game) * min(part.coalitions, 1 << players) for part in parts]
                 evaluations, calls = sum(each), each[-1]  # The last part is the one that calls the model.
-            limits = zip((seconds, DRAWING_SECONDS), paces, strict=True)
-            by_time = min(limit / max(pace, 1e-12) for limit, pace in limits)
-            affordable = min(options.evaluations // evaluations, by_time // calls)
+            affordable = min(options.evaluations // evaluations, seconds / max(pace, 1e-12) // calls)
             return _Plan(max(1, int(affordable)), wanted, calls, targets)
 
         per_player = options.coalitions
@@ -315,12 +312,6 @@ def _plan(thin: Thin, players: int, recipe: Recipe, paces: tuple[float, float], 
         saved = asdict(found)
         run.checkpoint.save("plan", saved)
     return _Plan(**saved)
-
-
-def _drawing_pace(game: ValueFunction, pace: float, run: Run) -> float:
-    """Return the seconds per drawn row that the model does not take; 0 if the game calls no model itself."""
-    model = called_model(game)
-    return 0.0 if model is None else max(0.0, pace - run.processes.average(model.pace))
 
 
 def _affordable_rows(game: ValueFunction, rows: TrainingRows, affordable: int, options: Targets, run: Run) -> Rows:

@@ -226,7 +226,9 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         errors=ERROR_BARS,
         targets=Targets(
             coalitions=8 if many else 32,
-            evaluations=int(max((24e6 if noisy else 8e6) * few, min(14e6, (1000 if noisy else 500) * rows))),
+            evaluations=_noisy_evaluations(rows, few, many)
+            if noisy
+            else int(max(8e6 * few, min(14e6, 500 * rows))),
             rows=131_072 if noisy else 65_536,
         ),
         tied_classes=True,
@@ -235,6 +237,12 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         surrogate_cuts=16,
         cuts=64,
     )
+
+
+def _noisy_evaluations(rows: int, few: float, many: bool) -> int:
+    """Return the evaluations of a game whose evaluations are noisy. With many players, each of them costs more."""
+    wanted = max(24e6 * few, min(14e6, 1000 * rows))
+    return int(min(wanted, 5e6) if many else wanted)
 
 
 def paper_images() -> Recipe:
