@@ -226,9 +226,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         errors=ERROR_BARS,
         targets=Targets(
             coalitions=8 if many else 32,
-            evaluations=_noisy_evaluations(rows, few, many)
-            if noisy
-            else int(max(8e6 * few, min(14e6, 500 * rows))),
+            evaluations=_evaluations(rows, few, noisy=noisy, many=many),
             rows=131_072 if noisy else 65_536,
         ),
         tied_classes=True,
@@ -239,8 +237,10 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
     )
 
 
-def _noisy_evaluations(rows: int, few: float, many: bool) -> int:
-    """Return the evaluations of a game whose evaluations are noisy. With many players, each of them costs more."""
+def _evaluations(rows: int, few: float, *, noisy: bool, many: bool) -> int:
+    """Return the evaluations for tables: more where they are noisy, fewer where many players make them expensive."""
+    if not noisy:
+        return int(max(8e6 * few, min(14e6, 500 * rows)))
     wanted = max(24e6 * few, min(14e6, 1000 * rows))
     return int(min(wanted, 5e6) if many else wanted)
 
