@@ -238,7 +238,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
 
 
 def _evaluations(rows: int, few: float, *, noisy: bool, many: bool) -> int:
-    """Return the evaluations for tables: more where they are noisy, fewer where many players make them expensive."""
+    """Return the evaluations for tables: more if they are noisy, fewer if many players make them expensive."""
     if not noisy:
         return int(max(8e6 * few, min(14e6, 500 * rows)))
     wanted = max(24e6 * few, min(14e6, 1000 * rows))
