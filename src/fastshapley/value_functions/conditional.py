@@ -17,8 +17,7 @@ from torch import Tensor
 
 from fastshapley.coalitions import subsets
 from fastshapley.data.model_adapter import ModelFunction, Scale
-from fastshapley.data.players import Partition
-from fastshapley.data.table_schema import TableSchema, require_table
+from fastshapley.data.table_schema import require_table
 from fastshapley.errors import FileFormatError, InputError, ModelError
 from fastshapley.networks.weights import with_prefix
 from fastshapley.training.recipes import Recipe, Targets
@@ -153,7 +152,7 @@ class Conditional(BaseGame):
         alone = run.alone()
         order = torch.randperm(len(x), generator=alone.generator("donors"), device=x.device)[: self.donors]
         donors = Donors.in_order(x[order], y[order], schema, problem.players)
-        self._set(model, surrogate, donors, schema, problem.players, problem.link, null, alone.seed)
+        self._set(model, surrogate, donors, problem.link, null, alone.seed)
         recipe = problem.resolved_recipe()
         calls = _affordable_calls(problem, recipe, len(rows.x) + len(rows.x_val), pace, run)
         samplers = self._new_samplers()
@@ -214,8 +213,6 @@ class Conditional(BaseGame):
         model: ModelFunction | None,
         surrogate: Surrogate,
         donors: Donors,
-        schema: TableSchema,
-        players: Partition,
         link: Link,
         null: Tensor,
         seed: int,
@@ -223,10 +220,10 @@ class Conditional(BaseGame):
         self.model_, self.surrogate_, self.donors_, self.seed_ = model, surrogate, donors, seed
         self._warned = False
         self._generator: torch.Generator | None = None  # of random draws, in training
-        self.schema_, self.partition_, self.link, self.null = schema, players, link, null
-        self.players, self.outputs = len(players), surrogate.outputs
+        self.schema_, self.partition_, self.link, self.null = donors.schema, donors.players, link, null
+        self.players, self.outputs = len(donors.players), surrogate.outputs
         self.scale: Scale = surrogate.scale
-        self.numbers_ = DonorNumbers(len(donors), players, donors.rows, seed)
+        self.numbers_ = DonorNumbers(len(donors), donors.players, donors.rows, seed)
 
     def _choose(self, samplers: tuple[ConditionalSampler, ...], scores: tuple[SizeScore, ...]) -> Self:
         self.samplers_, self.scores_ = samplers, scores
@@ -425,9 +422,7 @@ class Conditional(BaseGame):
         if context.model is not None:
             model = ModelFunction(context.model, schema, donors.rows[:256], context.logits)
         game = cls(draws=config["draws"])
-        game._set(
-            model, surrogate, donors, schema, context.partition, config["link"], tensors["null"], config["seed"]
-        )
+        game._set(model, surrogate, donors, config["link"], tensors["null"], config["seed"])
         samplers = []
         for number, described in enumerate(config["samplers"]):
             sampler = _restored_sampler(described["kind"], given)
