@@ -27,10 +27,11 @@ def donors_of(X: pd.DataFrame, players: Features | Groups | None = None, outputs
 
 
 def fitted(sampler: ConditionalSampler, donors: Donors, seed: int = 0, steps: int = 300) -> Any:
-    """The sampler after a short fit to the donors' own rows."""
+    """The sampler after a short fit to the donors' own rows; if there are enough, 64 of them are held out."""
     training = Training(steps=steps, batch_size=128, learning_rate=5e-3, schedule="cosine")
     recipe = replace(QUICK, surrogate=(training,))
-    sampler.fit(donors, SamplerRows(donors.rows, donors.rows[:64]), recipe, Run(seed=seed))
+    learnt = donors.rows[64:] if len(donors) >= 128 else donors.rows
+    sampler.fit(donors, SamplerRows(learnt, donors.rows[:64]), recipe, Run(seed=seed))
     return sampler
 
 

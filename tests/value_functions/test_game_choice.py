@@ -50,14 +50,15 @@ def wrong(by: float, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
     return expectation
 
 
-def sampler(by: float, seed: int, noise: float = 0.5) -> game_choice.SampledOutputs:
-    """Two noisy samples of a game that is off by an error."""
+def sampler(by: float, seed: int, noise: float = 0.5, energy: float = 1.0) -> game_choice.SampledOutputs:
+    """Two noisy samples of a game that is off by an error, and the energy score of its rows."""
     source = generator(seed)
 
     def sample(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
         mean = truth(x, s[:, None])
         mean = mean + by * torch.randn(mean.shape, generator=source, dtype=torch.float64)
-        return SampleMeans(mean + noise * torch.randn(len(x), 2, 1, generator=source, dtype=torch.float64))
+        noises = noise * torch.randn(len(x), 2, 1, generator=source, dtype=torch.float64)
+        return SampleMeans(mean + noises, torch.full((len(x),), energy))
 
     return sample
 
@@ -90,9 +91,18 @@ def test_sampling_noise_has_no_part_in_the_scores() -> None:
         assert score.sampled[0] == pytest.approx(hidden, abs=0.1)  # five standard errors, that of one is 0.02
 
 
-def test_the_better_of_two_samplers_is_chosen() -> None:
-    scores = compare_games(wrong(20.0, 1), [sampler(8.0, 2), sampler(0.0, 3)], held_out(), generator())
-    assert {score.sampler for score in scores} == {1}
+@pytest.mark.parametrize("energy", [0.5, 1.0, 2.0])
+def test_a_sampler_with_a_clearly_lower_score_is_chosen_whatever_the_energy_of_its_rows(energy: float) -> None:
+    samplers = [sampler(8.0, 2), sampler(0.0, 3, energy=energy)]
+    assert {score.sampler for score in compare_games(wrong(20.0, 1), samplers, held_out(), generator())} == {1}
+
+
+@pytest.mark.parametrize(("energy", "best"), [(0.99, 1), (1.01, 0)])
+def test_of_samplers_with_equal_scores_the_one_whose_rows_have_the_lower_energy_is_chosen(
+    energy: float, best: int
+) -> None:
+    samplers = [sampler(0.0, 2), sampler(0.0, 3, energy=energy)]
+    assert {score.sampler for score in compare_games(wrong(20.0, 1), samplers, held_out(), generator())} == {best}
 
 
 def test_with_few_rows_the_sampled_game_has_most_of_the_weight_at_large_coalitions() -> None:
@@ -134,7 +144,7 @@ def test_a_constant_model_is_no_problem() -> None:
         return torch.ones(*s.shape[:2], 1, dtype=torch.float64)
 
     def sample(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
-        return SampleMeans(torch.ones(len(x), 2, 1, dtype=torch.float64))
+        return SampleMeans(torch.ones(len(x), 2, 1, dtype=torch.float64), torch.ones(len(x)))
 
     for score in compare_games(same, [sample], constant, generator()):
         assert (score.surrogate, score.chosen, score.doubt) == (0, 0, 0)
@@ -145,14 +155,16 @@ def test_a_control_has_the_multiple_that_takes_most_of_the_noise_off() -> None:
     controls = torch.randn(4000, 2, 1, generator=generator(1), dtype=torch.float64)
     own = 0.3 * torch.randn(4000, 2, 1, generator=generator(2), dtype=torch.float64)
     row = torch.randn(4000, 1, 1, generator=generator(3), dtype=torch.float64)
-    assert SampleMeans(row + 0.4 * controls + own, controls).control() == pytest.approx(
-        0.4, abs=5 * 0.3 / 4000**0.5
-    )
-    assert SampleMeans(row + own, controls).control() == 0
-    assert SampleMeans(row - controls, controls).control() == 0
-    assert SampleMeans(row + 0.4 * controls).control() == 0
-    assert SampleMeans(torch.ones(5, 2, 1), torch.zeros(5, 2, 1)).control() == 0
-    assert SampleMeans(row + 3 * controls, controls).control() == 1
+
+    def multiple(outputs: Tensor, controls: Tensor | None) -> float:
+        return SampleMeans(outputs, torch.zeros(len(outputs)), controls).control()
+
+    assert multiple(row + 0.4 * controls + own, controls) == pytest.approx(0.4, abs=5 * 0.3 / 4000**0.5)
+    assert multiple(row + own, controls) == 0
+    assert multiple(row - controls, controls) == 0
+    assert multiple(row + 0.4 * controls, None) == 0
+    assert multiple(torch.ones(5, 2, 1), torch.zeros(5, 2, 1)) == 0
+    assert multiple(row + 3 * controls, controls) == 1
 
 
 @settings(deadline=None, derandomize=True)
@@ -191,7 +203,7 @@ def fixed_games(apart: float, along: float) -> game_choice._Games:
     """Two games that are a constant step apart, for four coalitions."""
     step = apart**0.5
     missed = torch.full((4, 1), along / step, dtype=torch.float64)
-    means = SampleMeans(torch.full((4, 2, 1), step, dtype=torch.float64))
+    means = SampleMeans(torch.full((4, 2, 1), step, dtype=torch.float64), torch.zeros(4))
     return game_choice._Games(missed, torch.zeros(4, 1), means, torch.tensor(1.0, dtype=torch.float64))
 
 

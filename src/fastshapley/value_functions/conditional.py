@@ -26,6 +26,7 @@ from fastshapley.value_functions import game_choice
 from fastshapley.value_functions.base_game import BaseGame, GameContext, GameTraits, Part, Problem
 from fastshapley.value_functions.drawn_means import BLOCK_DRAWS, Draw, DrawnMeans
 from fastshapley.value_functions.draws import DonorNumbers, draws_by_size
+from fastshapley.value_functions.energy_score import EnergyScore
 from fastshapley.value_functions.game_choice import HeldOut, SampleMeans, SizePlan, SizeScore, compare_games
 from fastshapley.value_functions.labels import LabelledRows, label_rows
 from fastshapley.value_functions.links import Link, apply_link
@@ -47,6 +48,7 @@ TYPICAL_COALITIONS = 1024  # coalitions of a row for which the draws of the full
 ROW_DRAWS = 1 << 15  # draws for all coalitions of a row: with few players, each has more
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
+ENERGY_COALITIONS = 1024  # coalitions of each size for which samplers are compared, at least
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
 _MODEL_LOCK = threading.Lock()  # Networks run on several threads, and the model on one at a time.
 
@@ -179,7 +181,8 @@ class Conditional(BaseGame):
         saved = run.checkpoint.load("game choice")
         if saved is None:
             generator = run.generator("game choice")
-            samples = [self._sampled_outputs(sampler) for sampler in self.samplers_]
+            energy = EnergyScore.of(self.donors_)
+            samples = [self._sampled_outputs(sampler, energy) for sampler in self.samplers_]
             try:
                 found = compare_games(self.surrogate_.expectation, samples, rows, generator)
             except ModelError as error:
@@ -189,7 +192,7 @@ class Conditional(BaseGame):
             run.checkpoint.save("game choice", saved)
         return tuple(map(SizeScore.from_dict, saved["scores"]))
 
-    def _sampled_outputs(self, sampler: ConditionalSampler) -> game_choice.SampledOutputs:
+    def _sampled_outputs(self, sampler: ConditionalSampler, energy: EnergyScore) -> game_choice.SampledOutputs:
         """Return the means over two samples of rows that a sampler completes."""
 
         def halves(values: Tensor) -> Tensor:
@@ -198,13 +201,17 @@ class Conditional(BaseGame):
         def sample(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
             numbers = self.numbers_.spaced(starts.flatten(), game_choice.DRAWS).unflatten(0, (-1, 2)).flatten(1)
             size = max(1, BLOCK_DRAWS // numbers.shape[1])
-            outputs, controls = [], []
+            outputs: list[Tensor] = []
+            controls: list[Tensor] = []
+            energies: list[Tensor] = []
             for part in zip(x.split(size), s.split(size), numbers.split(size), strict=True):
                 rows, control = sampler.draw(*part)
                 outputs.append(halves(self.predict(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])))
+                if len(energies) * size < ENERGY_COALITIONS:
+                    energies.append(energy(part[0], rows))
                 if control is not None:
                     controls.append(halves(control))
-            return SampleMeans(torch.cat(outputs), torch.cat(controls) if controls else None)
+            return SampleMeans(torch.cat(outputs), torch.cat(energies), torch.cat(controls) if controls else None)
 
         return sample
 

@@ -64,6 +64,6 @@ def test_training_with_many_outputs_uses_fewer_coalitions(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(network_sampler, "sample_uniform_sizes", spy)
     monkeypatch.setattr(network_sampler, "BLOCK_ENTRIES", 128 * 4)
-    fitted(NetworkSampler(), donors_of(normal_table(torch.eye(2, dtype=torch.float64), 128)))
+    fitted(NetworkSampler(), donors_of(normal_table(torch.eye(2, dtype=torch.float64), 192)))
     assert asked[0] == network_sampler.VALIDATION_COALITIONS
     assert set(asked[1:]) == {1}

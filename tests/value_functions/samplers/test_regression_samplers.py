@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sampler_problems import all_donors, donors_of, fitted, normal_table
 from torch import Tensor
 
-from fastshapley.value_functions.samplers import CopulaSampler, NormalSampler, regression_samplers
-from fastshapley.value_functions.samplers.regression_samplers import MaskedRegression
+from fastshapley.value_functions.samplers import CopulaSampler, NormalSampler
 
 COVARIANCE = torch.tensor(
     [[1.0, 0.8, 0.3, -0.5], [0.8, 2.0, 0.4, -0.3], [0.3, 0.4, 0.5, 0.1], [-0.5, -0.3, 0.1, 1.5]],
@@ -23,42 +21,6 @@ def conditional(covariance: Tensor, known: list[int], hidden: list[int]) -> tupl
     to_known = covariance[hidden][:, known]
     weights = torch.linalg.solve(covariance[known][:, known], to_known.T).T
     return weights, covariance[hidden][:, hidden] - weights @ to_known.T
-
-
-@settings(deadline=None, derandomize=True, max_examples=100)
-@given(st.integers(1, 12), st.integers(0, 2**32 - 1), st.integers(1, 3), st.integers(1, 300))
-def test_regression_agrees_with_solving_each_row(columns: int, seed: int, draws: int, block: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    factors = torch.randn(columns + 2, columns, generator=generator, dtype=torch.float64)
-    covariance = factors.T @ factors / columns + 0.01 * torch.eye(columns, dtype=torch.float64)
-    known = torch.rand(6, columns, generator=generator) < torch.rand(6, 1, generator=generator)
-    values = torch.randn(6, draws, columns, generator=generator, dtype=torch.float64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(regression_samplers, "MATRIX_ENTRIES", block)
-        found = MaskedRegression(covariance)(known, values)
-    for i in range(6):
-        is_known, is_hidden = known[i].nonzero()[:, 0].tolist(), (~known[i]).nonzero()[:, 0].tolist()
-        weights, _ = conditional(covariance, is_known, is_hidden)
-        torch.testing.assert_close(found[i][:, is_hidden], values[i][:, is_known] @ weights.T, atol=1e-8, rtol=1e-8)
-
-
-def test_regression_of_collinear_and_constant_columns_is_finite_and_exact() -> None:
-    generator = torch.Generator().manual_seed(0)
-    base = torch.randn(500, 2, generator=generator, dtype=torch.float64)
-    x = torch.cat([base, base, base.sum(1, keepdim=True), torch.zeros(500, 1, dtype=torch.float64)], dim=1)
-    regression = MaskedRegression.fitted(x)
-    known = torch.tensor([[True, True, False, False, False, True], [False, False, True, True, True, False]])
-    values = torch.tensor([1.0, -2.0, 1.0, -2.0, -1.0, 0.0], dtype=torch.float64).expand(2, 1, -1)
-    found = regression(known, values)
-    # The ridge of .001 shrinks coefficients by about as much.
-    torch.testing.assert_close(found[~known[:, None]], values[~known[:, None]], atol=0.01, rtol=0)
-
-
-def test_regression_without_rows_or_with_nothing_known_or_hidden() -> None:
-    regression, values = MaskedRegression(COVARIANCE), torch.ones(2, 3, 4, dtype=torch.float64)
-    assert regression(torch.zeros(0, 4, dtype=torch.bool), values[:0]).shape == (0, 3, 4)
-    assert torch.equal(regression(torch.zeros(2, 4, dtype=torch.bool), values), torch.zeros_like(values))
-    assert regression(torch.ones(2, 4, dtype=torch.bool), values).shape == (2, 3, 4)
 
 
 @pytest.mark.parametrize("kind", [NormalSampler, CopulaSampler])
@@ -127,3 +89,54 @@ def test_a_gap_of_the_row_counts_as_hidden(kind: type) -> None:
     drawn, expected = (sampler(x, s, all_donors(donors)) for s in (with_gap, without))
     torch.testing.assert_close(drawn[..., 2:], expected[..., 2:])
     assert bool(drawn[..., 1].isnan().all())
+
+
+MEANS = torch.tensor([[-3.0, 0.0], [3.0, 1.0]], dtype=torch.float64)
+SLOPES = torch.tensor([1.0, -1.0], dtype=torch.float64)
+
+
+def two_lines(rows: int) -> pd.DataFrame:
+    """Two clusters of equal size, in which the second column rises or falls with the first one."""
+    generator = torch.Generator().manual_seed(0)
+    part = torch.randint(2, (rows,), generator=generator)
+    noise = torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+    first = MEANS[part, 0] + noise[:, 0]
+    second = MEANS[part, 1] + SLOPES[part] * noise[:, 0] + 0.5 * noise[:, 1]
+    return pd.DataFrame({"first": first, "second": second})
+
+
+def test_draws_of_a_mixture_have_its_conditional_mean_and_variance() -> None:
+    """The mean of m draws has the variance v / m. 5 standard errors of donors and of draws are allowed."""
+    donors = donors_of(two_lines(4000))
+    sampler = fitted(NormalSampler(), donors)
+    assert len(sampler.mixture) == 2
+    x = torch.tensor([[-3.5, 0.0], [3.7, 0.0]], dtype=torch.float64)  # Each can belong to one cluster only.
+    s = torch.tensor([[True, False]] * 2)
+    drawn = sampler(x, s, all_donors(donors, 2))[..., 1]
+    expected = MEANS[:, 1] + SLOPES * (x[:, 0] - MEANS[:, 0])
+    assert bool(((drawn.mean(1) - expected).abs() < 5 * 0.5 * (1.5 / 2000 + 1 / 2000) ** 0.5).all())
+    assert bool(((drawn.var(1) - 0.25).abs() < 5 * 0.25 * (2 / 2000 + 2 / 2000) ** 0.5).all())
+
+
+def test_where_clusters_overlap_the_shares_of_the_draws_are_those_of_the_clusters() -> None:
+    """At 0, both clusters are equally likely. Their draws are 3 standard deviations of noise apart."""
+    donors = donors_of(two_lines(4000))
+    sampler = fitted(NormalSampler(), donors)
+    x, s = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[False, True]])
+    drawn = sampler(x, s, all_donors(donors))[0, :, 0]
+    # Given 0 in the second column, the first cluster has -3 +- .45, the second 3 + .8 +- .45; odds follow from the
+    # densities of 0: exp(0) to exp(-.4).
+    odds = torch.tensor(0.4, dtype=torch.float64).exp()
+    expected = float(odds / (1 + odds))
+    assert float((drawn < 0).double().mean()) == pytest.approx(expected, abs=0.05)
+
+
+def test_controls_of_a_mixture_are_nearly_zero_on_average_over_the_donors() -> None:
+    """EM stops before it has converged, so that means of components and of their members differ a little."""
+    table = two_lines(2000)
+    outputs = torch.tensor(table.to_numpy(copy=True)) @ torch.tensor([[1.0], [-2.0]], dtype=torch.float64)
+    sampler = fitted(CopulaSampler(), donors_of(table, outputs=outputs))
+    assert len(sampler.mixture) > 1
+    s = torch.tensor([[True, False], [False, True], [False, False]] * 2)
+    _, control = sampler.draw(sampler.donors.rows[:6], s, all_donors(sampler.donors, 6))
+    assert bool((control.mean(1).abs() < 0.02 * control.std(1)).all())
