@@ -28,6 +28,7 @@ from fastshapley.value_functions import (
 from fastshapley.value_functions.background_sampling import (
     Thin,
     thinning,
+    unthinned,
 )
 from fastshapley.value_functions.links import Link
 
@@ -62,7 +63,7 @@ def game_of(model: Model, players: Features | Groups | None = None, background: 
 
 
 def thin_of(game: ValueFunction, options: Targets | None, run: Run = RUN) -> Thin:
-    return thinning(game, options, background_values(game, options, 1e-9, run))
+    return unthinned(game) if options is None else thinning(game, background_values(game, options, 1e-9, run))
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -178,7 +178,7 @@ def test_validation_of_a_marginal_game_costs_the_background_per_coalition() -> N
 def test_validation_of_a_thinned_game_costs_one_row_per_coalition() -> None:
     game, model, x = marginal(10)
     options = recipe(evaluations=32_000)
-    exam = prepare_validation(thinning(game, options.targets), x, options, RUN)
+    exam = prepare_validation(thinning(game), x, options, RUN)
     assert len(exam.x) == 200
     assert model.calls == 200 * 16 + 200
 
@@ -187,7 +187,7 @@ def test_validation_of_a_thinned_game_costs_one_row_per_coalition() -> None:
 def test_the_pace_is_the_time_per_row_of_the_model(few: bool) -> None:
     game, model, x = marginal(10, columns=12, seconds=1e-4)
     options = recipe(evaluations=32_000)
-    thin = thinning(game, options.targets) if few else unthinned(game)
+    thin = thinning(game) if few else unthinned(game)
     pace = prepare_validation(thin, x, options, Run(0, clock=Clock(now=lambda: model.now))).pace
     assert 0.8e-4 < pace < 1.2e-4  # grand values are extra; repeated coalitions may be evaluated once
 
@@ -301,7 +301,7 @@ def additive_values(game: Marginal, x: Tensor) -> Tensor:
 def thinned(game: Marginal, *, known: bool = True) -> Thin:
     """Thin the game, with or without the values of the background rows."""
     added = additive_values(game, game.rows_) if known else None
-    return thinning(game, Targets(), added)
+    return thinning(game, added)
 
 
 def test_with_few_players_each_coalition_gets_several_background_rows() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fastshapley.coalitions import pair_count
 from fastshapley.errors import InputError
 from fastshapley.estimators import memory
 from fastshapley.estimators.residuals import residuals
@@ -130,11 +129,7 @@ def correct_to_model(
     even = (difference / players)[:, None].expand(values.shape)
     if players == 1:
         return normalize(values, total), torch.zeros_like(values)
-    pairs, existing = calls // 2, pair_count(players)
-    rounds = -(-pairs // existing)  # Few players: all pairs are evaluated again, with other background rows.
-    found = [residuals(game, x, even, pairs // rounds, game.generator, noisy=True) for _ in range(rounds)]
-    error = torch.stack([each.error for each in found]).mean(0)
-    variance = torch.stack([each.variance for each in found]).mean(0) / rounds
-    squares, noise = (part.sum((0, 1)) for part in (error.square(), variance))
+    found = residuals(game, x, even, calls // 2, game.generator, noisy=True)
+    squares, noise = (part.sum((0, 1)) for part in (found.error.square(), found.variance))
     signal = (1 - noise / squares.clamp(min=1e-300)).clamp(min=0)
-    return normalize(values + even + signal * error, total), signal * variance
+    return normalize(values + even + signal * found.error, total), signal * found.variance

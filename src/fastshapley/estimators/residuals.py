@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -73,7 +74,8 @@ def residuals(
     generator : torch.Generator
         Where the randomness comes from.
     noisy : bool, default=False
-        Whether the game returns another value at each call. Then even all pairs leave some variance.
+        Whether the game returns another value at each call. Then even all pairs leave some variance, and more pairs
+        than there are mean that pairs are evaluated again.
 
     Returns
     -------
@@ -81,15 +83,26 @@ def residuals(
         The estimated errors and their variances.
     """
     players = value_function.players
-    pairs = min(max(pairs, players), pair_count(players))
+    pairs, existing = max(pairs, players), pair_count(players)
+    rounds = -(-pairs // existing) if noisy else 1
+    pairs = min(pairs // rounds, existing)
     parts = []
     for rows in torch.arange(len(x), device=x.device).split(max(1, memory.EVALUATIONS_PER_CALL // (2 * pairs))):
-        drawn = draw_pairs(value_function, x[rows], pairs, generator, rows)
-        parts.append(_assess(drawn, phi[rows], noisy=noisy))
+        drawn = [draw_pairs(value_function, x[rows], pairs, generator, rows) for _ in range(rounds)]
+        parts.append(_mean([_assess(each, phi[rows], noisy=noisy) for each in drawn]))
     error, variance, unexplained = (torch.cat(column) for column in zip(*parts, strict=True))
-    noise, shares = unexplained.sum(1), torch.tensor([share for _, share, _ in drawn.strata]).to(unexplained)
+    noise, shares = unexplained.sum(1), torch.tensor([share for _, share, _ in drawn[0].strata]).to(unexplained)
     profile = unexplained.mean((0, 2)) / shares / noise.mean().clamp(min=1e-300)
     return Residuals(error, variance, noise, profile)
+
+
+def _mean(rounds: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean of independent rounds. Its variance is that between rounds, the same for all players."""
+    if len(rounds) == 1:
+        return rounds[0]
+    errors, _, unexplained = (torch.stack(column) for column in zip(*rounds, strict=True))
+    between = errors.var(0).mean(1, keepdim=True) / len(rounds)
+    return errors.mean(0), between.expand(errors.shape[1:]), unexplained.mean(0)
 
 
 def _assess(drawn: Pairs, phi: Tensor, *, noisy: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -33,7 +33,7 @@ from fastshapley.objective import coalition_loss, efficiency_penalty, normalize
 from fastshapley.training.loop import Task, train
 from fastshapley.training.recipes import Recipe
 from fastshapley.training.run import Run
-from fastshapley.value_functions.background_sampling import thinning
+from fastshapley.value_functions.background_sampling import thinning, unthinned
 from fastshapley.value_functions.base_game import classes_of, link_of, scale_of, training_game, tuned_model
 from fastshapley.value_functions.protocol import ValueFunction
 
@@ -152,13 +152,14 @@ def fit_network(network: ExplainerNetwork, problem: NetworkProblem) -> NetworkFi
     game, rows, recipe, run = training_game(problem.game), problem.rows, problem.recipe, problem.run
     if game.players == 1:
         return NetworkFit([], 0.0)  # the one value is grand minus null
-    validation = prepare_validation(thinning(game, recipe.targets), rows.x_val, recipe, run)
+    thin = unthinned(game) if recipe.targets is None else thinning(game)
+    validation = prepare_validation(thin, rows.x_val, recipe, run)
     if not recipe.trains_explainer:
         _set_scale(network, network.scale if problem.update else 0.0)
         return NetworkFit([], validation.pace)
     added = background_values(game, recipe.targets, validation.pace, run)
-    thin = thinning(game, recipe.targets, added)
     if added is not None:  # the same rows and coalitions once more, without most of the noise
+        thin = thinning(game, added)
         validation = prepare_validation(thin, rows.x_val, recipe, run, "second examination")
     known = network.scale.clone() if problem.update and network.scale.all() else None
     scale = _agreed_scale(_typical_value(game, validation, recipe, run) if known is None else known, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from fastshapley.training.loop import Task, Training, train
 from fastshapley.training.run import Run
 from fastshapley.trust import effort
 from fastshapley.trust.effort import Allowance
+from fastshapley.value_functions.background_sampling import thinning
 from fastshapley.value_functions.base_game import cost
 from fastshapley.value_functions.protocol import ValueFunction, total_values
 
@@ -34,6 +35,10 @@ CORRECTED_PAIRS = 4  # Pairs per player for which intervals of corrected values 
 LARGEST_NOISE_FACTOR = 2.0  # The largest factor of the noise's standard deviation that calibration applies.
 HELD_OUT_EVERY = 5  # One row in this many selects the best epoch of the error network; the others train it.
 NOISE_WEIGHT = 0.1  # The weight of the likelihood of the noise, relative to that of the errors.
+ENOUGH_ROWS = 64  # Rows that error bars are learned from, even if estimates of their errors are imprecise.
+ROW_EVALUATIONS = 64  # Evaluations per player and row; all coalitions if there are fewer.
+NOISY_ROW_EVALUATIONS = 1024  # The same for a noisy game.
+PRECISE_SHARE = 0.25  # The share of the calls of a noisy game's model that are spent on the game itself.
 EVEN_SHARE = 0.75  # The share of the game's error that all values have in equal parts.
 LARGEST_RATIO = 1e3  # The error network's variances are at most this multiple of the usual one, or its inverse.
 _LAYERS, _WIDTH = 2, 64  # The hidden layers of the error network.
@@ -96,33 +101,20 @@ def fit_error_bars(
     """
     if game.players == 1:
         return None
-    evaluations = _evaluations(game, allowance)
-    affordable = evaluations // (2 * game.players)  # Two evaluations per player and row are the least.
+    generator = run.generator("errors")
+    assessment = _Assessment.of(network, game, allowance, generator)
+    affordable = assessment.rows()
     count = min(effort.ERROR_BAR_ROWS, len(rows.x), affordable)
     if count < min(FEWEST_ROWS, len(rows.x)):
         return None
-    generator = run.generator("errors")
     with run.isolated("error weights"):
         bars = ErrorBars(network)
     x, x_calibration = rows.x[:count], rows.x_calibration[: min(effort.CALIBRATION_ROWS, count)]
     if x.ndim == 2 and (more := min(MIXED_ROWS, affordable) - len(x)) > 0:
         x = torch.cat([x, mix_rows(x, more, rows.discrete, generator, rows.owner)])
-    bars.fit(_assessed(network, game, x, evaluations, generator), training, run)
-    bars.calibrate(_assessed(network, game, x_calibration, evaluations, generator), generator)
+    bars.fit(assessment(x), training, run)
+    bars.calibrate(assessment(x_calibration), generator)
     return bars
-
-
-def _evaluations(game: ValueFunction, allowance: Allowance) -> int:
-    """Return the number of evaluations to learn from; as many are left to calibrate by."""
-    seconds = min(allowance.share * effort.ERROR_BAR_SECONDS, allowance.seconds / 2) / 2
-    return int(
-        min(
-            allowance.share * effort.ERROR_BAR_EVALUATIONS,
-            allowance.share * effort.ERROR_BAR_CALLS / cost(game),
-            allowance.calls / 2 / cost(game),
-            seconds / max(allowance.pace * cost(game), 1e-12),
-        )
-    )
 
 
 def normalized_values(network: ExplainerNetwork, game: ValueFunction, x: Tensor) -> Tensor:
@@ -166,12 +158,73 @@ class AssessedRows:
     found: Residuals
 
 
-def _assessed(
-    network: ExplainerNetwork, game: ValueFunction, x: Tensor, evaluations: int, generator: torch.Generator
-) -> AssessedRows:
-    """Explain rows, and estimate the errors of the values with the given number of evaluations in total."""
-    phi = normalized_values(network, game, x)
-    return AssessedRows(x, phi, residuals(game, x, phi, evaluations // (2 * len(x)), generator))
+@dataclass(frozen=True)
+class _Assessment:
+    """How the errors of a network's values are estimated.
+
+    Attributes
+    ----------
+    network : ExplainerNetwork
+        The network.
+    game : ValueFunction
+        The game that it explains.
+    thin : ValueFunction
+        The same game at the smallest cost, which is noisy; the game itself if all coalitions of some rows can be
+        evaluated.
+    evaluations : int
+        The evaluations of the thin game.
+    precise : int
+        The evaluations of the game itself, which tell how large the noise of a correction is.
+    generator : torch.Generator
+        Where the randomness comes from.
+    """
+
+    network: ExplainerNetwork
+    game: ValueFunction
+    thin: ValueFunction
+    evaluations: int
+    precise: int
+    generator: torch.Generator
+
+    @classmethod
+    def of(
+        cls, network: ExplainerNetwork, game: ValueFunction, allowance: Allowance, generator: torch.Generator
+    ) -> _Assessment:
+        """Return what half of the allowance suffices for; the other half is for the calibration."""
+        seconds = min(allowance.share * effort.ERROR_BAR_SECONDS, allowance.seconds / 2) / 2
+        calls = min(
+            allowance.share * effort.ERROR_BAR_CALLS, allowance.calls / 2, seconds / max(allowance.pace, 1e-12)
+        )
+        most = allowance.share * effort.ERROR_BAR_EVALUATIONS
+        whole = int(min(most, calls / cost(game)))
+        thin = thinning(game)(1, generator)
+        if thin is game or whole >> game.players >= ENOUGH_ROWS:
+            return cls(network, game, game, whole, 0, generator)
+        most = min(most, effort.NOISY_EVALUATIONS / game.players)
+        evaluations = int(min(most, (1 - PRECISE_SHARE) * calls / cost(thin)))
+        return cls(network, game, thin, evaluations, int(PRECISE_SHARE * calls / cost(game)), generator)
+
+    def rows(self) -> int:
+        """Return the number of rows whose errors are estimated. Precise estimates are worth more than many rows."""
+        players = self.game.players
+        noisy = self.thin is not self.game
+        wanted = min(
+            (NOISY_ROW_EVALUATIONS if noisy else ROW_EVALUATIONS) * players, math.inf if noisy else 1 << players
+        )
+        least = min(2 * players, wanted)  # Two evaluations per player and row are the least.
+        return int(max(self.evaluations // wanted, min(ENOUGH_ROWS, self.evaluations // least)))
+
+    def __call__(self, x: Tensor) -> AssessedRows:
+        """Explain rows, and estimate the errors of their values."""
+        phi = normalized_values(self.network, self.game, x)
+        pairs = self.evaluations // (2 * len(x))
+        if self.thin is self.game:
+            return AssessedRows(x, phi, residuals(self.game, x, phi, pairs, self.generator))
+        found = residuals(self.thin, x, phi, pairs, self.generator, noisy=True)
+        some = max(1, self.precise // (2 * self.game.players))
+        precise = residuals(self.game, x[:some], phi[:some], self.game.players, self.generator)
+        ratio = precise.noise.mean(0) / found.noise[:some].mean(0).clamp(min=1e-300)
+        return AssessedRows(x, phi, replace(found, noise=ratio * found.noise, profile=precise.profile))
 
 
 class ErrorNetwork(nn.Module):
@@ -402,9 +455,18 @@ class ErrorBars:
 
     @staticmethod
     def _usual(error: Tensor, spread: Tensor, noise: Tensor) -> Tensor:
-        """Return the mean variances by player, (players + 1, outputs), none below a hundredth of their mean."""
-        by_player = (error.square() - spread).mean(0)
+        """Return the mean variances by player, (players + 1, outputs), none below a hundredth of their mean.
+
+        Few rows with noisy estimates say little about single players. So each player's mean is drawn towards that
+        of all players, by the share of the differences between players that this noise explains.
+        """
+        squared = error.square() - spread
+        by_player = squared.mean(0)
         mean = by_player.mean(0).clamp(min=1e-3 * float((error.square()).mean()) + 1e-12)
+        chance = (squared.var(0, correction=0) / len(squared)).mean(0)
+        different = by_player.var(0, correction=0)
+        own = (1 - chance / different.clamp(min=1e-300)).clamp(min=0)
+        by_player = mean + own * (by_player - mean)
         return torch.cat([by_player.maximum(1e-2 * mean), noise.mean(0, keepdim=True).clamp(min=1e-12)])
 
 

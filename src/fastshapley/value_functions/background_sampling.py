@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fastshapley.training.recipes import Targets
 from fastshapley.value_functions.base_game import GameTraits, thinned
 from fastshapley.value_functions.protocol import ValueFunction
 from fastshapley.value_functions.removal import MEMORY, Removal
@@ -62,7 +61,12 @@ def can_be_thinned(value_function: ValueFunction) -> bool:
     return isinstance(value_function, GameTraits) and value_function.can_be_thinned
 
 
-def thinning(value_function: ValueFunction, options: Targets | None, added: Tensor | None = None) -> Thin:
+def unthinned(value_function: ValueFunction) -> Thin:
+    """Return how not to thin a game."""
+    return lambda coalitions, generator: value_function
+
+
+def thinning(value_function: ValueFunction, added: Tensor | None = None) -> Thin:
     """Return how to thin a game: the game to evaluate, given the number of coalitions per row and a generator.
 
     An evaluation uses one background row, or one draw; more if there are fewer coalitions than are asked for.
@@ -71,13 +75,11 @@ def thinning(value_function: ValueFunction, options: Targets | None, added: Tens
     ----------
     value_function : ValueFunction
         The game; one that cannot be thinned stays as it is.
-    options : Targets or None
-        How targets are estimated; None if there are no targets, and the game stays as it is.
     added : Tensor, optional
         As for `SampledBackground`.
     """
-    if options is None or not can_be_thinned(value_function):
-        return lambda coalitions, generator: value_function
+    if not can_be_thinned(value_function):
+        return unthinned(value_function)
     game = value_function
     if not isinstance(game, Removal):
         return lambda coalitions, generator: thinned(game, coalitions, generator)
