@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fastshapley.data.tree_splits import Cuts
+from fastshapley.data.trees import Cuts
 from fastshapley.networks.cut_choice import chosen_cuts
 from fastshapley.training.process_group import ProcessGroup
 
 ROWS = torch.arange(10, dtype=torch.float64)[:, None].expand(-1, 1)
 
 
-def chosen(cuts: Cuts | None, most: int = 16, rows: torch.Tensor = ROWS, categories: int = 0) -> list[float]:
+def chosen(cuts: Cuts, most: int = 16, rows: torch.Tensor = ROWS, categories: int = 0) -> list[float]:
     (found,) = chosen_cuts([cuts], rows, [categories], most, ProcessGroup())
     return found
 
@@ -33,11 +33,10 @@ def test_cuts_outside_of_the_rows_are_left_out() -> None:
     assert chosen(Cuts.of([-1.0, 9.0, 10.0, 8.5])) == [8.5]
 
 
-def test_columns_of_two_numbers_of_categories_and_without_known_cuts_have_none() -> None:
+def test_columns_of_two_numbers_and_of_categories_have_none() -> None:
     assert chosen(Cuts.of([0.5]), rows=(ROWS > 4).double()) == []
     assert chosen(Cuts.of([0.5]), rows=torch.full((4, 1), torch.nan, dtype=torch.float64)) == []
     assert chosen(Cuts.of([4.5]), categories=10) == []
-    assert chosen(None) == []
 
 
 def test_gaps_are_not_numbers() -> None:

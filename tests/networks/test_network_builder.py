@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fastshapley.data.stream import Rows
 from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import FileFormatError, InputError
-from fastshapley.networks.network_builder import ExplainerPlan, copy_of_given
+from fastshapley.networks.network_builder import ExplainerPlan, Parts, copy_of_given
 from fastshapley.networks.table_builder import TableBuilder
 from fastshapley.players import Features
 
@@ -25,8 +25,8 @@ class Given(TableBuilder):
     def __init__(self, body: nn.Module) -> None:
         self.body = body
 
-    def explainer_parts(self, x: Rows, plan: ExplainerPlan) -> tuple[nn.Module, nn.Module]:
-        return nn.Identity(), self.body
+    def explainer_parts(self, x: Rows, plan: ExplainerPlan) -> Parts:
+        return Parts(nn.Identity(), self.body)
 
 
 class Broken(nn.Module):

@@ -159,6 +159,8 @@ def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple
         network = builder_for(schema).saved_explainer(saved).to(place)
         game = restore_game(config["value_function"], with_prefix(tensors, "value_function"), context)
         load_weights(network, with_prefix(tensors, "network"), "network" if given.network is not None else "model")
+        if network.leaves is not None:
+            network.leaves.check()
         if weights := with_prefix(tensors, "errors"):
             errors = ErrorBars(network)
             load_weights(errors.head, weights, "network")

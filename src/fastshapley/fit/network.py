@@ -25,6 +25,7 @@ from fastshapley.fit.targets import (
     prepare_training,
     prepare_validation,
 )
+from fastshapley.fit.tree_targets import TreeTargets, prepare_tree_training
 from fastshapley.networks.builders import builder_for
 from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.networks.network_builder import ExplainerPlan, GivenNetwork
@@ -105,6 +106,8 @@ class NetworkProblem:
         The weight of the squared gap before normalisation (the paper's gamma).
     update : bool
         Whether the network was trained before, and is now trained further.
+    trees : TreeTargets, optional
+        How exact values are computed, instead of estimated ones.
     """
 
     game: ValueFunction
@@ -114,6 +117,7 @@ class NetworkProblem:
     normalized: bool = True
     penalty: float = 0.0
     update: bool = False
+    trees: TreeTargets | None = None
 
 
 @dataclass(frozen=True)
@@ -157,14 +161,19 @@ def fit_network(network: ExplainerNetwork, problem: NetworkProblem) -> NetworkFi
     if not recipe.trains_explainer:
         _set_scale(network, network.scale if problem.update else 0.0)
         return NetworkFit([], validation.pace)
-    added = background_values(game, recipe.targets, validation.pace, run)
+    trees = problem.trees
+    added = background_values(game, recipe.targets, validation.pace, run) if trees is None else None
     if added is not None:  # the same rows and coalitions once more, without most of the noise
         thin = thinning(game, added)
         validation = prepare_validation(thin, rows.x_val, recipe, run, "second examination")
     known = network.scale.clone() if problem.update and network.scale.all() else None
     scale = _agreed_scale(_typical_value(game, validation, recipe, run) if known is None else known, run)
     _set_scale(network, scale)
-    training = prepare_training(thin, rows, scale, validation.pace, recipe, run)
+    training: TrainingSet
+    if trees is None:
+        training = prepare_training(thin, rows, scale, validation.pace, recipe, run)
+    else:
+        training = prepare_tree_training(trees, game, rows, scale, recipe, run)
     if run.processes.all(_is_constant(training, validation, run)):
         _set_scale(network, 0.0)
         return NetworkFit([], validation.pace)
@@ -184,13 +193,13 @@ def _task(
 ) -> Task:
     """Return the losses of a network, in units of its scale."""
     total_val, worth_val = (validation.total / scale).float(), (validation.worth / scale).float()
-    inputs, inputs_val = _inputs(network.encoder, training.x), _inputs(network.encoder, validation.x)
+    inputs, inputs_val = _inputs(network, training.x), _inputs(network, validation.x)
     size = ENCODED_ROWS if validation.x.ndim == 2 else ENCODED_IMAGES
     parts_val = torch.arange(len(validation.x), device=validation.x.device).split(size)
 
-    def predict(inputs: Tensor, total: Tensor) -> tuple[Tensor, Tensor | float]:
+    def predict(inputs: tuple[Tensor, ...], total: Tensor) -> tuple[Tensor, Tensor | float]:
         """Return the values in units of the scale, and the penalty on their gap."""
-        phi = network.decode(inputs) / network.scale
+        phi = network.decode(*inputs) / network.scale
         gap = problem.penalty * efficiency_penalty(phi, total) if problem.penalty else 0.0
         return (normalize(phi, total) if problem.normalized else phi), gap
 
@@ -217,12 +226,22 @@ def _set_scale(network: ExplainerNetwork, scale: Tensor | float) -> None:
     network.scale.copy_(torch.as_tensor(scale).to(network.scale))
 
 
-def _inputs(encoder: nn.Module, x: Rows) -> Callable[[Batch], Tensor]:
-    """Return the network's inputs for a batch; they are encoded once where training does not change them."""
-    if not isinstance(encoder, TableEncoder) or encoder.table is not None:
-        return lambda batch: encoder(batch[1])
-    encoded = torch.cat([encoder(part) for part in x.split(ENCODED_ROWS)])
-    return lambda batch: encoded[batch[0]]
+def _inputs(network: ExplainerNetwork, x: Rows) -> Callable[[Batch], tuple[Tensor, ...]]:
+    """Return the network's inputs for a batch; what training does not change is computed once."""
+    encoder = network.encoder
+    if not isinstance(encoder, TableEncoder):
+        return lambda batch: (encoder(batch[1]),)
+    leaves = _each(network.leaves_of, x)
+    if encoder.table is not None:
+        return lambda batch: (encoder(batch[1]), *(part[batch[0]] for part in leaves))
+    made = (*_each(lambda part: (encoder(part),), x), *leaves)
+    return lambda batch: tuple(part[batch[0]] for part in made)
+
+
+def _each(compute: Callable[[Tensor], tuple[Tensor, ...]], x: Rows) -> tuple[Tensor, ...]:
+    """Apply a function to parts of rows, and join what it returns."""
+    columns = zip(*(compute(part) for part in x.split(ENCODED_ROWS)), strict=True)
+    return tuple(torch.cat(column) for column in columns)
 
 
 def _typical_value(game: ValueFunction, validation: ValidationSet, recipe: Recipe, run: Run) -> Tensor:

@@ -22,6 +22,7 @@ from fastshapley.fit.network import NetworkFit, NetworkProblem, build_network, f
 from fastshapley.fit.settings import Settings
 from fastshapley.fit.setup import FitData, Setup, set_up
 from fastshapley.fit.targets import TrainingRows
+from fastshapley.fit.tree_targets import TreeTargets, plan_tree_targets
 from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.training import recipes
 from fastshapley.training.recipes import Recipe
@@ -84,9 +85,9 @@ def _learn(setup: Setup) -> Fitted:
         with run.timed("game"):
             game = _fit_game(setup)
         budget = setup.budget.counting(game)
-        recipe = _network_recipe(setup, game, budget)
         with run.timed("network"):
-            network, trained = _fit_network(setup, game, recipe)
+            recipe, trees = _network_plan(setup, game, budget)
+            network, trained = _fit_network(setup, game, recipe, trees)
         subject = _Subject(_gathered(setup), game, network, recipe, trained, budget)
         measured = run.processes.share(lambda: _measure(subject))
     for warning in measured.report.warnings() if measured.report is not None else ():
@@ -152,13 +153,22 @@ def _updated_game(given: Any, problem: Problem, run: Run) -> ValueFunction:
 # -- the network
 
 
-def _network_recipe(setup: Setup, game: ValueFunction, budget: Budget) -> Recipe:
+def _network_plan(setup: Setup, game: ValueFunction, budget: Budget) -> tuple[Recipe, TreeTargets | None]:
+    """Return the settings of the network's training, and how its targets are computed if they can be exact."""
+    recipe = _network_recipe(setup, game, budget, noisy=is_noisy(game))
+    trees = plan_tree_targets(training_game(game), setup.x, recipe, setup.run.within(NETWORK_TIME))
+    return (recipe, None) if trees is None else (_network_recipe(setup, game, budget, noisy=False), trees)
+
+
+def _network_recipe(setup: Setup, game: ValueFunction, budget: Budget, *, noisy: bool) -> Recipe:
     """Return the settings of the network's training, within what one process may evaluate."""
-    recipe = recipes.shared(setup.recipe(noisy=is_noisy(game)), setup.run.processes.size)
+    recipe = recipes.shared(setup.recipe(noisy=noisy), setup.run.processes.size)
     return budget.bound(recipes.continued(recipe) if setup.updating else recipe, game)
 
 
-def _fit_network(setup: Setup, game: ValueFunction, recipe: Recipe) -> tuple[ExplainerNetwork, NetworkFit]:
+def _fit_network(
+    setup: Setup, game: ValueFunction, recipe: Recipe, trees: TreeTargets | None
+) -> tuple[ExplainerNetwork, NetworkFit]:
     """Return the trained network, and what training leaves behind."""
     settings = setup.settings
     if setup.start is None:
@@ -175,6 +185,7 @@ def _fit_network(setup: Setup, game: ValueFunction, recipe: Recipe) -> tuple[Exp
         normalized=settings.normalize == "always",
         penalty=settings.penalty,
         update=setup.updating,
+        trees=trees,
     )
     return network, fit_network(network, problem)
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -235,7 +235,7 @@ def prepare_training(
         return FreshCoalitions(x, (total / scale).float(), thin, scale, recipe)
     threads = available_threads(game, run.device)
     plan = _plan(thin, game.players, recipe, pace / threads, len(x), run)
-    x = _affordable_rows(game, rows, plan.rows, recipe.targets, run)
+    x = affordable_rows(game, rows, plan.rows, recipe.targets, run)
 
     def estimate(x: Tensor, generator: torch.Generator) -> tuple[Tensor, ...]:
         found = [
@@ -255,7 +255,9 @@ def prepare_training(
             "Evaluations are expensive: %d coalitions per row are evaluated once, for %d rows", plan.wanted, len(x)
         )
     seconds = coalition_seconds(recipe.targets, run.clock.left())
-    total, *parts = _evaluate(x, plan.calls, threads, run, seconds, estimate if plan.targets else keep)
+    compute, block = estimate if plan.targets else keep, _block(x, plan.calls, run)
+    total, *parts = evaluate_blocks(x, block, threads, run, seconds, compute)
+    run.timings["coalitions"] = replace(run.timings["coalitions"], units=len(total) * plan.calls)
     x = some(x, torch.arange(len(total), device=x.device))
     return EstimatedValues(x, total, *parts) if plan.targets else KeptCoalitions(x, total, *parts)
 
@@ -314,7 +316,7 @@ def _plan(thin: Thin, players: int, recipe: Recipe, pace: float, rows: int, run:
     return _Plan(**saved)
 
 
-def _affordable_rows(game: ValueFunction, rows: TrainingRows, affordable: int, options: Targets, run: Run) -> Rows:
+def affordable_rows(game: ValueFunction, rows: TrainingRows, affordable: int, options: Targets, run: Run) -> Rows:
     """Return as many rows as are affordable: some of those at hand, or more, drawn by the game and mixed."""
     x, generator = rows.x, run.generator("rows")
     if affordable < len(x):
@@ -333,9 +335,9 @@ def _affordable_rows(game: ValueFunction, rows: TrainingRows, affordable: int, o
     return torch.cat([x, drawn, mixed.to(x.dtype).reshape(more, *x.shape[1:])])
 
 
-def _evaluate(
+def evaluate_blocks(
     x: Rows,
-    calls: int,
+    block: int,
     threads: int,
     run: Run,
     seconds: float,
@@ -343,12 +345,9 @@ def _evaluate(
 ) -> tuple[Tensor, ...]:
     """Apply ``compute`` to blocks of rows, each with a seed and a saved state of its own, on several threads.
 
-    A row takes ``calls`` calls of the model or the surrogate. Blocks that are not done after ``seconds`` are left
-    out.
+    Blocks that are not done after ``seconds`` are left out.
     """
-    limit = max(BLOCK_IMAGES, min(BLOCK_CALLS, BLOCK_ENTRIES // x[:1].numel()))
-    limit = limit if run.clock.seconds == math.inf else limit // LIMITED_BLOCKS
-    blocks = torch.arange(len(x), device=x.device).split(max(1, limit // calls))
+    blocks = torch.arange(len(x), device=x.device).split(block)
 
     def one(number: int) -> list[Tensor]:
         name = f"coalitions {number}"
@@ -367,8 +366,14 @@ def _evaluate(
             if not clock.left():
                 break
     found = tuple(torch.cat(column) for column in zip(*parts, strict=True))
-    run.timings["coalitions"] = Timing(clock.elapsed(), clock.seconds, len(found[0]) * calls)
+    run.timings["coalitions"] = Timing(clock.elapsed(), clock.seconds)
     return found
+
+
+def _block(x: Rows, calls: int, run: Run) -> int:
+    """Return the rows of a block, each of which takes a number of calls of the model or the surrogate."""
+    limit = max(BLOCK_IMAGES, min(BLOCK_CALLS, BLOCK_ENTRIES // x[:1].numel()))
+    return max(1, (limit if run.clock.seconds == math.inf else limit // LIMITED_BLOCKS) // calls)
 
 
 def _each(compute: Callable[[int], list[Tensor]], count: int, threads: int) -> Generator[list[Tensor], None, None]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastshapley.data.tree_splits import Cuts
+from fastshapley.data.trees import Cuts
 from fastshapley.training.process_group import ProcessGroup
 
 SEEN_ROWS = 1 << 16  # rows, at most, that tell which cuts differ
@@ -16,7 +16,7 @@ INPUTS = 256  # cuts of all columns, about: more cost more time in the first lay
 
 
 def chosen_cuts(
-    found: Sequence[Cuts | None], x: Tensor, categories: Sequence[int], most: int, processes: ProcessGroup
+    found: Sequence[Cuts], x: Tensor, categories: Sequence[int], most: int, processes: ProcessGroup
 ) -> list[list[float]]:
     """Return the cuts of each column that a network should see.
 
@@ -25,8 +25,8 @@ def chosen_cuts(
 
     Parameters
     ----------
-    found : sequence of Cuts or None
-        The cuts of each column; None where they are unknown.
+    found : sequence of Cuts
+        The cuts of each column.
     x : Tensor
         Encoded rows (n, columns) of this process.
     categories : sequence of int
@@ -45,10 +45,8 @@ def chosen_cuts(
     different: list[Cuts] = []
     for j, cuts in enumerate(found):
         numbers = np.unique(rows[:, j][~np.isnan(rows[:, j])])
-        known = (
-            cuts is not None and not categories[j] and len(numbers) > 2
-        )  # One of two numbers tells the side itself.
-        different.append(_different(cuts, numbers) if known and cuts is not None else Cuts.of([]))
+        several = not categories[j] and len(numbers) > 2  # One of two numbers tells the side itself.
+        different.append(_different(cuts, numbers) if several else Cuts.of([]))
     used = np.array([cuts.counts.sum() for cuts in different])
     fair = np.ceil(INPUTS * used / max(1.0, used.sum()))
     return [_spaced(cuts, int(min(most, share))) for cuts, share in zip(different, fair, strict=True)]

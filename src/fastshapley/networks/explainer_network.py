@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fastshapley.errors import InputError
 from fastshapley.networks.table_encoder import TableEncoder
+from fastshapley.networks.tree_leaves import TreeLeaves
 from fastshapley.networks.weights import layers_of
 
 Classes = Literal["free", "mirror", "zero-sum"]
@@ -28,6 +29,8 @@ class ExplainerNetwork(nn.Module):
     classes : str
         What is known about the values of the outputs: ``"mirror"`` for two that sum to zero, ``"zero-sum"`` for
         more than two, ``"free"`` if nothing is known.
+    leaves : TreeLeaves, optional
+        Computes the leaves of the model's trees, which are further inputs of the body.
 
     Attributes
     ----------
@@ -42,9 +45,10 @@ class ExplainerNetwork(nn.Module):
         players: int,
         outputs: int,
         classes: Classes = "free",
+        leaves: TreeLeaves | None = None,
     ) -> None:
         super().__init__()
-        self.encoder, self.body = encoder, body
+        self.encoder, self.body, self.leaves = encoder, body, leaves
         self.players, self.outputs, self.classes = players, outputs, classes
         self.register_buffer("scale", torch.ones(outputs))
 
@@ -64,6 +68,7 @@ class ExplainerNetwork(nn.Module):
             "players": self.players,
             "outputs": self.outputs,
             "classes": self.classes,
+            "leaves": None if self.leaves is None else self.leaves.config,
         }
 
     @property
@@ -73,17 +78,21 @@ class ExplainerNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return values (n, players, outputs) of encoded rows (n, ...)."""
-        return self.decode(self.encoder(x))
+        return self.decode(self.encoder(x), *self.leaves_of(x))
 
-    def decode(self, inputs: Tensor) -> Tensor:
-        """Return the values of rows whose inputs (n, width) the encoder has computed.
+    def leaves_of(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the leaves (n, trees) of encoded rows; nothing if the body does not take them."""
+        return () if self.leaves is None else (self.leaves(x),)
+
+    def decode(self, inputs: Tensor, *leaves: Tensor) -> Tensor:
+        """Return the values of rows whose inputs (n, width) and leaves (n, trees) are known.
 
         Raises
         ------
         InputError
             If the body returns another number of values.
         """
-        raw: Tensor = self.body(inputs)
+        raw: Tensor = self.body(inputs, *leaves)
         expected = self.body_outputs(self.players, self.outputs, self.classes)
         n = inputs.shape[0]  # While a graph is traced, len() does not work.
         if raw.numel() != n * expected:

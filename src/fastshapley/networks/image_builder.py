@@ -16,6 +16,7 @@ from fastshapley.networks.image_maps import MapsOf
 from fastshapley.networks.network_builder import (
     ExplainerPlan,
     NetworkBuilder,
+    Parts,
     SavedNetwork,
     SurrogatePlan,
     copy_of_given,
@@ -27,23 +28,23 @@ from fastshapley.networks.unet import UNet, UNetMaps
 class ImageBuilder(NetworkBuilder):
     """Layers of the user's model, a U-Net, or a module of the user's own."""
 
-    def explainer_parts(self, x: Rows, plan: ExplainerPlan) -> tuple[nn.Module, nn.Module]:
+    def explainer_parts(self, x: Rows, plan: ExplainerPlan) -> Parts:
         """Return no encoder, and the user's module or the layers of a model; by default the user's model."""
         given = plan.given
         if isinstance(given, nn.Module):
-            return nn.Identity(), MapsOf(copy.deepcopy(given), plan.partition)
+            return Parts(nn.Identity(), MapsOf(copy.deepcopy(given), plan.partition))
         design = given or (Backbone() if isinstance(plan.model, nn.Module) else UNet())
         each = plan.body_outputs // plan.players
-        return nn.Identity(), design.build(plan.model, plan.partition, each, x[:2])
+        return Parts(nn.Identity(), design.build(plan.model, plan.partition, each, x[:2]))
 
-    def saved_explainer_parts(self, saved: SavedNetwork) -> tuple[nn.Module, nn.Module]:
+    def saved_explainer_parts(self, saved: SavedNetwork) -> Parts:
         """Return no encoder, and the body of a file."""
         layers, players = saved.config["layers"], saved.partition
         if layers is None:
-            return nn.Identity(), MapsOf(copy_of_given(saved.given, "network"), players)
+            return Parts(nn.Identity(), MapsOf(copy_of_given(saved.given, "network"), players))
         if "backbone" in layers:
-            return nn.Identity(), _saved_backbone(saved)
-        return nn.Identity(), UNetMaps(**layers, players=players)
+            return Parts(nn.Identity(), _saved_backbone(saved))
+        return Parts(nn.Identity(), UNetMaps(**layers, players=players))
 
     def surrogate(self, x: Rows, plan: SurrogatePlan) -> MaskedImages:
         """Return a network with a copy of the user's network, by default of the model."""

@@ -17,6 +17,7 @@ from fastshapley.errors import FileFormatError, InputError
 from fastshapley.networks.backbone import Backbone
 from fastshapley.networks.explainer_network import Classes, ExplainerNetwork
 from fastshapley.networks.surrogate_networks import Inverse, SurrogateNetwork
+from fastshapley.networks.tree_leaves import TreeLeaves
 from fastshapley.networks.unet import UNet
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.recipes import Layers, Recipe
@@ -127,6 +128,25 @@ class SavedNetwork:
     model: Any = None
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The parts of an explainer network.
+
+    Attributes
+    ----------
+    encoder : nn.Module
+        Computes the inputs of the body.
+    body : nn.Module
+        Computes the values.
+    leaves : TreeLeaves or None
+        Computes the leaves of the model's trees, if the body takes them.
+    """
+
+    encoder: nn.Module
+    body: nn.Module
+    leaves: TreeLeaves | None = None
+
+
 class NetworkBuilder(ABC):
     """Builds the networks for one kind of data. New weights are drawn from torch's global generator."""
 
@@ -145,14 +165,15 @@ class NetworkBuilder(ABC):
         InputError
             If the user's network does not fit the data.
         """
-        encoder, body = self.explainer_parts(x, plan)
-        network = ExplainerNetwork(encoder, body, plan.players, plan.outputs, plan.classes).to(x.device)
+        parts = self.explainer_parts(x, plan)
+        sizes = (plan.players, plan.outputs, plan.classes)
+        network = ExplainerNetwork(parts.encoder, parts.body, *sizes, parts.leaves).to(x.device)
         _try_out(network, x[:2])
         return network
 
     @abstractmethod
-    def explainer_parts(self, x: Rows, plan: ExplainerPlan) -> tuple[nn.Module, nn.Module]:
-        """Return the encoder and the body of a new explainer network; the arguments are those of `explainer`."""
+    def explainer_parts(self, x: Rows, plan: ExplainerPlan) -> Parts:
+        """Return the parts of a new explainer network; the arguments are those of `explainer`."""
 
     def saved_explainer(self, saved: SavedNetwork) -> ExplainerNetwork:
         """Return the explainer network of a file, with any weights.
@@ -162,13 +183,13 @@ class NetworkBuilder(ABC):
         FileFormatError
             If a network or a model of the user's is needed, or is not the one in the file.
         """
-        encoder, body = self.saved_explainer_parts(saved)
-        config = saved.config
-        return ExplainerNetwork(encoder, body, config["players"], config["outputs"], config["classes"])
+        parts, config = self.saved_explainer_parts(saved), saved.config
+        sizes = (config["players"], config["outputs"], config["classes"])
+        return ExplainerNetwork(parts.encoder, parts.body, *sizes, parts.leaves)
 
     @abstractmethod
-    def saved_explainer_parts(self, saved: SavedNetwork) -> tuple[nn.Module, nn.Module]:
-        """Return the encoder and the body of the explainer network of a file."""
+    def saved_explainer_parts(self, saved: SavedNetwork) -> Parts:
+        """Return the parts of the explainer network of a file."""
 
     @abstractmethod
     def surrogate(self, x: Rows, plan: SurrogatePlan) -> SurrogateNetwork:

@@ -115,6 +115,8 @@ class Recipe:
     surrogate_cuts, cuts : int
         The largest number of split points per column of a model of trees that the surrogate, and the explainer, see
         as inputs, so that their outputs can jump there. 0 leaves them out.
+    leaves : int
+        The largest number of leaves of these trees that the explainer knows rows by. 0 leaves them out.
     """
 
     surrogate: tuple[Training, ...]
@@ -134,6 +136,7 @@ class Recipe:
     tails: float | None = None
     surrogate_cuts: int = 0
     cuts: int = 0
+    leaves: int = 0
 
     def __post_init__(self) -> None:
         if not (isinstance(self.surrogate, tuple) and all(isinstance(s, Training) for s in self.surrogate)):
@@ -153,7 +156,7 @@ class Recipe:
         for name in ("coalitions", "validation_coalitions"):
             if (self.paired or name != "coalitions") and getattr(self, name) % 2:
                 raise ValueError(f"Recipe: {name} is {getattr(self, name)}; pairs need an even number")
-        for name in ("own_units", "surrogate_cuts", "cuts"):
+        for name in ("own_units", "surrogate_cuts", "cuts", "leaves"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
                 raise ValueError(f"Recipe: {name} is {getattr(self, name)!r}; it must be a whole number, 0 or more")
         if self.tails is not None and not self.tails > 0:
@@ -185,7 +188,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
 
     The work grows with the number of rows, as does what can be learnt from them. Few rows are mixed to many, and
     trained on for longer. With many players, and with a noisy game, the values of more rows are worth more than
-    closer values; noise also asks for a lower learning rate.
+    closer values; noise also asks for a lower learning rate and fewer leaves.
 
     Parameters
     ----------
@@ -216,8 +219,8 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         surrogate_layers=Layers(2, 128, "silu"),
         surrogate_coalitions=4,
         explainer=Training(
-            steps=int(max(2100 * few, min(7700, 0.28 * rows))),
-            batch_size=192,
+            steps=int(max((3000 if noisy else 2100) * few, min(7700, 0.28 * rows))),
+            batch_size=256 if noisy else 192,
             learning_rate=max(3.5e-3, (4.75e-3 if noisy else 9.5e-3) * min(1.0, math.sqrt(rows / 24_000))),
             schedule="cosine",
             clip=1.0,
@@ -233,7 +236,8 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         own_units=2 if many else 8,
         tails=3.0,
         surrogate_cuts=16,
-        cuts=64,
+        cuts=16,
+        leaves=512 if noisy else 4096,
     )
 
 

@@ -15,7 +15,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 
-from fastshapley.data.tree_splits import Cuts, tree_splits
+from fastshapley.data.trees import Cuts, read_trees
 
 RNG = np.random.default_rng(0)
 # The second column has ten numbers only, at which histograms cut; the third one has no effect.
@@ -52,6 +52,13 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
+def splits(model: Any) -> list[Cuts]:
+    """Return the cuts of each column of a model of trees."""
+    found = read_trees(model)
+    assert found is not None
+    return found.cuts()
+
+
 def outputs(model: Any, rows: NDArray[np.float64]) -> NDArray[np.float64]:
     if type(model).__module__.startswith("xgboost") and not hasattr(model, "get_booster"):
         import xgboost
@@ -64,8 +71,7 @@ def outputs(model: Any, rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def test_outputs_change_only_across_a_cut_and_at_its_very_number(name: str) -> None:
     """Between cuts, the model is constant in a column. Each cut itself belongs to the left side."""
     model = MODELS[name]()
-    found = tree_splits(model)
-    assert found is not None
+    found = splits(model)
     assert len(found) == 3
     assert all(len(found[j].values) > 0 for j in (0, 1))
     jumped = 0
@@ -88,8 +94,7 @@ def test_outputs_change_only_across_a_cut_and_at_its_very_number(name: str) -> N
 
 def test_counts_say_how_often_a_cut_is_used() -> None:
     tree = DecisionTreeRegressor(max_depth=4).fit(X, Y)
-    found = tree_splits(tree)
-    assert found is not None
+    found = splits(tree)
     assert sum(cuts.counts.sum() for cuts in found) == tree.tree_.node_count - tree.get_n_leaves()
 
 
@@ -98,23 +103,21 @@ def test_categories_are_left_out_and_numbers_keep_their_columns() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"number": X[:, 0], "kind": pandas.Categorical(RNG.choice(["a", "b", "c"], 400))})
     label = Y + (frame["kind"] == "b")
-    found = tree_splits(HistGradientBoostingRegressor(max_iter=8, categorical_features=["kind"]).fit(frame, label))
-    assert found is not None
+    found = splits(HistGradientBoostingRegressor(max_iter=8, categorical_features=["kind"]).fit(frame, label))
     assert len(found[1].values) == 0
     assert np.abs(found[0].values).min() < 0.05  # the sign of the number
     lightgbm = pytest.importorskip("lightgbm")
-    of_lightgbm = tree_splits(lightgbm.LGBMRegressor(n_estimators=5, verbose=-1, n_jobs=1).fit(frame, label))
-    assert of_lightgbm is not None
+    of_lightgbm = splits(lightgbm.LGBMRegressor(n_estimators=5, verbose=-1, n_jobs=1).fit(frame, label))
     assert len(of_lightgbm[0].values) > 0
     assert len(of_lightgbm[1].values) == 0
 
 
 def test_models_without_trees_have_no_splits() -> None:
-    assert tree_splits(LinearRegression().fit(X, Y)) is None
+    assert read_trees(LinearRegression().fit(X, Y)) is None
     xgboost = pytest.importorskip("xgboost")
     linear = xgboost.XGBRegressor(n_estimators=2, booster="gblinear", n_jobs=1, verbosity=0)
-    assert tree_splits(linear.fit(X, Y)) is None
-    assert tree_splits(lambda rows: rows) is None
+    assert read_trees(linear.fit(X, Y)) is None
+    assert read_trees(lambda rows: rows) is None
 
 
 def test_equal_cuts_are_counted_together() -> None:
@@ -130,8 +133,7 @@ def test_a_cut_divides_numbers_as_float32_does(threshold: float, steps: int) -> 
     state = tree.tree_.__getstate__()
     state["nodes"]["threshold"][0] = threshold
     tree.tree_.__setstate__(state)
-    found = tree_splits(tree)
-    assert found is not None
+    found = splits(tree)
     cut = found[0].values[0]
     number = cut
     for _ in range(abs(steps)):
