@@ -17,6 +17,7 @@ from fastshapley.estimators import memory
 from fastshapley.estimators.estimate import Estimate
 from fastshapley.estimators.regression import Stratum, draw_weights, solve_pairs, solve_with_errors
 from fastshapley.estimators.sampling import Block, SamplingMethod, SamplingOptions, estimate_by_sampling
+from fastshapley.value_functions.base_game import shared_coalitions
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, total_values
 
 
@@ -125,7 +126,8 @@ def draw_pairs(
 ) -> Pairs:
     """Draw and evaluate pairs for each row.
 
-    They are drawn by leverage; from the Shapley kernel if there are fewer pairs than sizes.
+    They are drawn by leverage; from the Shapley kernel if there are fewer pairs than sizes. Where a game evaluates
+    the same coalitions of several rows faster, neighbouring rows share theirs.
 
     Parameters
     ----------
@@ -148,7 +150,9 @@ def draw_pairs(
     players = value_function.players
     sizes = players // 2
     design = _Leverage(players, pairs, generator) if pairs >= sizes else _Kernel(players, generator)
-    s = design.draw(torch.arange(len(x), device=x.device), pairs)
+    shared = shared_coalitions(value_function)
+    groups = torch.arange(-(-len(x) // shared), device=x.device)
+    s = design.draw(groups, pairs).repeat_interleave(shared, dim=0)[: len(x)]
     u = _differences(value_function, x, s, numbers)
     strata = design.strata(x.device)
     return Pairs(2 * s.to(torch.int8) - 1, u, draw_weights(strata, pairs, x.device), strata)

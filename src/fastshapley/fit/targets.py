@@ -29,7 +29,7 @@ from fastshapley.objective import coalition_loss
 from fastshapley.training.recipes import Recipe, Targets
 from fastshapley.training.run import Run, Timing
 from fastshapley.value_functions.background_sampling import Thin
-from fastshapley.value_functions.base_game import cost, is_concurrent, new_rows_of, parts_of
+from fastshapley.value_functions.base_game import cost, is_concurrent, new_rows_of, parts_of, shared_coalitions
 from fastshapley.value_functions.protocol import ValueFunction, evaluate, grand_values, null_values, total_values
 
 logger = logging.getLogger(__name__)
@@ -189,10 +189,12 @@ def prepare_validation(thin: Thin, x: Rows, recipe: Recipe, run: Run, name: str 
     saved: dict[str, Any] | None = run.checkpoint.load(name)
     if saved is None:
         clock = run.clock.part(validation_seconds(recipe.targets, run.clock.left()))
-        parts, done = [], 0
+        parts, done, shared = [], 0, shared_coalitions(game)
         while done < len(rows) and (not done or clock.left()):
             part = rows[done : 2 * done + 1]
-            s = sample_kernel(len(part), recipe.validation_coalitions, game.players, generator)
+            groups = -(-len(part) // shared)
+            s = sample_kernel(groups, recipe.validation_coalitions, game.players, generator)
+            s = s.repeat_interleave(shared, dim=0)[: len(part)]
             total, worth = _worth(game, part, s)
             parts.append((total, s, worth))
             done += len(part)

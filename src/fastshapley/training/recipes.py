@@ -12,6 +12,7 @@ Activation = Literal["relu", "elu", "silu"]
 NAMES = ("default", "paper", "sampling")
 FEW_ROWS = 2000  # rows below which networks are trained for longer
 MANY_PLAYERS = 32  # players above which more rows are worth more than closer values
+VERY_MANY_PLAYERS = 60  # players above which noisy evaluations take longer in proportion
 UPDATE_WORK = 0.5  # share of the steps and evaluations of a fit that an update takes
 UPDATE_RATE = 0.5  # share of the learning rate that an update takes
 ERROR_BARS = Training(steps=400, batch_size=128, learning_rate=3e-3, weight_decay=1e-2, schedule="cosine", clip=1.0)
@@ -229,7 +230,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         errors=ERROR_BARS,
         targets=Targets(
             coalitions=8 if many else 32,
-            evaluations=_evaluations(rows, few, noisy=noisy, many=many),
+            evaluations=_evaluations(rows, few, players, noisy=noisy),
             rows=131_072 if noisy else 65_536,
         ),
         tied_classes=True,
@@ -241,12 +242,12 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
     )
 
 
-def _evaluations(rows: int, few: float, *, noisy: bool, many: bool) -> int:
+def _evaluations(rows: int, few: float, players: int, *, noisy: bool) -> int:
     """Return the evaluations for tables: more if they are noisy, fewer if many players make them expensive."""
     if not noisy:
         return int(max(8e6 * few, min(14e6, 500 * rows)))
     wanted = max(24e6 * few, min(14e6, 1000 * rows))
-    return int(min(wanted, 5e6) if many else wanted)
+    return int(min(wanted, 5e6 * min(1.0, VERY_MANY_PLAYERS / players)) if players > MANY_PLAYERS else wanted)
 
 
 def paper_images() -> Recipe:

@@ -130,6 +130,8 @@ class GameTraits:
         Whether a network stands in for the model, so that evaluations do not call the model.
     calls_model : bool
         Whether evaluations call a `ModelFunction`, which counts its calls.
+    shared_coalitions : int
+        The number of rows that should have the same coalitions, because they are evaluated faster together.
     """
 
     link: Link = "identity"
@@ -138,6 +140,7 @@ class GameTraits:
     concurrent: bool = False
     is_surrogate: bool = False
     calls_model: ClassVar[bool] = False
+    shared_coalitions: int = 1
 
     @property
     def called_model(self) -> ModelFunction | None:
@@ -311,6 +314,11 @@ def scale_of(game: ValueFunction) -> Scale:
 def cost(game: ValueFunction) -> int:
     """Return the number of rows that the model, or a network in its place, is called with for one evaluation."""
     return _traits(game).cost
+
+
+def shared_coalitions(game: ValueFunction) -> int:
+    """Return the number of rows that should have the same coalitions, because they are evaluated faster together."""
+    return _traits(game).shared_coalitions
 
 
 def is_concurrent(game: ValueFunction) -> bool:

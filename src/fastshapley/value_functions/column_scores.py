@@ -206,6 +206,7 @@ class StandardScores:
     def __init__(self, scores: ColumnScores, mean: Tensor, deviation: Tensor) -> None:
         self.scores, self.mean, self.deviation = scores, mean, deviation
         self.low, self.high = scores.values[:, 0], scores.values[:, -1]
+        self._all_plain = bool(scores.plain.all())
 
     @classmethod
     def fitted(cls, x: Tensor, y: Tensor, discrete: Sequence[bool]) -> StandardScores:
@@ -220,7 +221,8 @@ class StandardScores:
 
     def encode(self, x: Tensor) -> Tensor:
         """Return the scores of rows (n, columns), NaN where `ColumnScores.encode` gives NaN."""
-        return torch.where(self.scores.plain, self._standardised(x), self.scores.encode(x))
+        found = self._standardised(x)
+        return found if self._all_plain else torch.where(self.scores.plain, found, self.scores.encode(x))
 
     def spread(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Return the scores of the fitted rows (n, columns), with ties broken at random where there are many."""
@@ -230,7 +232,7 @@ class StandardScores:
         """Return the values of scores (..., columns), which are within the range of the fitted rows."""
         numbers = (scores.nan_to_num() * self.deviation + self.mean).clamp(self.low, self.high)
         numbers = torch.where(self.scores.whole, numbers.round(), numbers)
-        return torch.where(self.scores.plain, numbers, self.scores.decode(scores))
+        return numbers if self._all_plain else torch.where(self.scores.plain, numbers, self.scores.decode(scores))
 
     def _standardised(self, x: Tensor) -> Tensor:
         inside = x.to(self.mean).clamp(self.low, self.high)

@@ -50,6 +50,8 @@ DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
 ENERGY_COALITIONS = 1024  # coalitions of each size for which samplers are compared, at least
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
+SHARED_COALITIONS = 16  # rows that have the same coalitions in training
+FEW_PLAYERS = 16  # players up to which rows often have the same coalitions by chance
 _MODEL_LOCK = threading.Lock()  # Networks run on several threads, and the model on one at a time.
 
 
@@ -253,6 +255,11 @@ class Conditional(BaseGame):
         return not any(self.draws_[1:-1])
 
     @property
+    def shared_coalitions(self) -> int:  # type: ignore[override]
+        """Several if there are so many players that rows seldom have the same coalitions by chance."""
+        return SHARED_COALITIONS if self.players > FEW_PLAYERS and self.samplers_ else 1
+
+    @property
     def called_model(self) -> ModelFunction | None:
         """The model."""
         return self.model_
@@ -454,7 +461,7 @@ class Correction(GameTraits):
 
     def __init__(self, game: Conditional) -> None:
         self.game, self.cost, self.concurrent = game, game.cost, game.concurrent
-        self.players, self.outputs = game.players, game.outputs
+        self.players, self.outputs, self.shared_coalitions = game.players, game.outputs, game.shared_coalitions
         self.null = game.null - game.surrogate_.null.to(game.null)
 
     def grand(self, x: Tensor) -> Tensor:

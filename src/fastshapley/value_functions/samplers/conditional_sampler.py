@@ -133,6 +133,12 @@ class ScoredDonors:
         ridge = torch.diag(SLOPE_RIDGE * products.diagonal().clamp(min=1e-6))
         return torch.linalg.solve(products + ridge, scores.T @ y.to(scores)).nan_to_num(0.0, 0.0, 0.0)
 
+    def encoded(self, x: Tensor) -> Tensor:
+        """Return the scores of rows (n, columns). Equal rows next to each other are encoded once."""
+        same = (x[1:] == x[:-1]) | (x[1:].isnan() & x[:-1].isnan())
+        new = torch.cat([torch.ones_like(x[:1, 0], dtype=torch.bool), ~same.all(1)])
+        return self.scale.encode(x[new])[new.cumsum(0) - 1]
+
     def decoded(self, scores: Tensor, numbers: Tensor) -> Tensor:
         """Return the values of shifted scores (n, draws, columns). A gap of a donor stays a gap."""
         given = self.rows[numbers]

@@ -66,7 +66,7 @@ class RegressionSampler(ConditionalSampler):
         """Return the scale of the columns."""
 
     def _drawn(self, x: Tensor, s: Tensor, numbers: Tensor) -> Draws:
-        scores = self._scored.scale.encode(x)
+        scores = self._scored.encoded(x)
         known = self.donors.players.mask(s) & ~scores.isnan()
         z = scores.nan_to_num()
         (n, draws), columns = numbers.shape, x.shape[1]
