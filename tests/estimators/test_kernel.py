@@ -18,6 +18,7 @@ from fastshapley.errors import InputError
 from fastshapley.estimators import exact, kernel, memory
 from fastshapley.estimators.kernel import leverage_values
 from fastshapley.value_functions import ValueFunction, grand_values, null_values
+from fastshapley.value_functions.base_game import GameTraits
 
 
 @pytest.mark.parametrize("players", [2, 4, 30])
@@ -259,3 +260,33 @@ def test_bad_arguments_raise() -> None:
     ]:
         with pytest.raises(InputError, match=message):
             kernel(game, game.rows(1), **options)  # type: ignore[arg-type]
+
+
+class Shared(GameTraits):
+    """A game that evaluates the same coalitions of three rows faster, and keeps the coalitions that it has seen."""
+
+    shared_coalitions = 3
+
+    def __init__(self, game: Moebius) -> None:
+        self.game, self.players, self.outputs = game, game.players, game.outputs
+        self.seen: list[Tensor] = []
+
+    def __call__(self, x: Tensor, s: Tensor) -> Tensor:
+        if s.shape[1] > 1:
+            self.seen.append(s)
+        return self.game(x, s)
+
+
+def test_neighbouring_rows_share_coalitions_if_the_game_asks_for_it() -> None:
+    game = Moebius.random(8, order=3)
+    shared, x = Shared(game), game.rows(7)
+    values, _ = bare(shared, x, 40)
+    (s,) = shared.seen
+    assert torch.equal(s[0], s[1])
+    assert torch.equal(s[0], s[2])
+    assert torch.equal(s[3], s[5])
+    assert not torch.equal(s[2], s[3])
+    assert not torch.equal(s[5], s[6])
+    exactly, _ = bare(shared, x, 1 << 7)
+    torch.testing.assert_close(exactly, game.shapley(x), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(values, exactly)

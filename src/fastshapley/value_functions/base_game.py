@@ -317,7 +317,7 @@ def cost(game: ValueFunction) -> int:
 
 
 def shared_coalitions(game: ValueFunction) -> int:
-    """Return the number of rows that should have the same coalitions, because they are evaluated faster together."""
+    """Return the number of rows that should have the same coalitions: they are evaluated faster together."""
     return _traits(game).shared_coalitions
 
 

@@ -236,3 +236,11 @@ def test_a_given_sampler_is_restored_with_its_function() -> None:
     assert sampler.config() == {"kind": "given"}
     s = torch.zeros(2, 8, dtype=torch.bool)
     assert sampler(donors.rows[:2], s, all_donors(donors, 2)).shape == (2, 30, 8)
+
+
+def test_scores_of_equal_neighbours_are_those_of_single_rows() -> None:
+    donors = donors_of(mixed_table())
+    scored = ScoredDonors.of(donors.rows, ColumnScores.fitted(donors.rows, donors.outputs[:, 0], [False] * 8), 0)
+    rows = donors.rows[torch.tensor([0, 0, 1, 2, 2, 2, 1, 0])]  # with gaps, which equal each other
+    assert same(scored.encoded(rows), scored.scale.encode(rows))
+    assert scored.encoded(rows[:1]).shape == (1, 8)
