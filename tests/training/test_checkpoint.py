@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -96,3 +99,44 @@ def test_a_directory_belongs_to_one_model_up_to_rounding(tmp_path: Path) -> None
         with pytest.raises(TrainingError, match="another model"):
             Checkpoint(tmp_path).claim_outputs(other)
     Checkpoint(None).claim_outputs(outputs)
+
+
+def test_of_several_runs_that_claim_a_directory_at_once_one_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them look for the file before any of them writes it."""
+    together, exists = threading.Barrier(4), Path.exists
+
+    def look(path: Path) -> bool:
+        found = exists(path)
+        if path.name == "run.json":
+            together.wait(10)
+        return found
+
+    def claim(number: int) -> int | None:
+        try:
+            return Checkpoint(tmp_path).claim(f"run {number}", number)
+        except TrainingError:
+            return None
+
+    monkeypatch.setattr(Path, "exists", look)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(claim, range(4)))
+    [winner] = [seed for seed in found if seed is not None]
+    monkeypatch.undo()
+    assert Checkpoint(tmp_path).claim(f"run {winner}", 9) == winner
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is the system's, with the file: torch has another one if it opens the file itself."""
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", *args: object) -> object:
+        return opened(Path("/dev/full") if "w" in mode else path, mode)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match=r"No space left on device.*phase\.pt") as raised:
+        Checkpoint(tmp_path).save("phase", {"weights": torch.zeros(100_000)})
+    assert raised.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []

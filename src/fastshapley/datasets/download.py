@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from tqdm.auto import tqdm
 
-from fastshapley.support.atomic_files import write_atomically
+from fastshapley.support.atomic_files import temporary_path, write_atomically
 
 _TIMEOUT = 30.0  # seconds to wait for a server
 _CHUNK_BYTES = 1 << 16  # bytes that are read at a time
@@ -211,7 +211,9 @@ def _unpack(archive: IO[bytes], folder: Folder, target: Path) -> None:
     _check(archive, folder.sha256)
     archive.seek(0)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
+    temporary = temporary_path(target.parent)
+    temporary.mkdir()
+    try:
         with tarfile.open(fileobj=archive, mode="r:gz") as opened:
             for member in opened:
                 if PurePosixPath(member.name).parts[:1] != (folder.root,):
@@ -220,10 +222,12 @@ def _unpack(archive: IO[bytes], folder: Folder, target: Path) -> None:
                     raise OSError(f"{member.name} in the archive is neither a file nor a folder")
                 opened.extract(member, temporary, filter="data")
         try:
-            (Path(temporary) / folder.root).rename(target)
+            (temporary / folder.root).rename(target)
         except OSError:
             if not target.is_dir():  # Otherwise another process was first.
                 raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _check(file: Any, sha256: str) -> None:

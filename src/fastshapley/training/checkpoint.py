@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from fastshapley.errors import TrainingError
-from fastshapley.support.atomic_files import write_atomically, write_text
+from fastshapley.support.atomic_files import create_text, write_atomically
 
 SAVE_INTERVAL = 5.0  # seconds between two saved states of a network in training
 
@@ -81,18 +81,17 @@ class Checkpoint:
         if self.directory is None:
             return seed
         path = self.directory / "run.json"
-        if path.exists():
-            try:
-                run = json.loads(path.read_text())
-                known, seed = run["key"], int(run["seed"])
-            except (ValueError, KeyError, TypeError):
-                raise TrainingError(
-                    f"checkpoint {self.directory}: run.json cannot be read: delete the directory"
-                ) from None
-            if known != key:
-                raise self.refusal()
+        if not path.exists() and create_text(path, json.dumps({"key": key, "seed": seed})):
             return seed
-        write_text(path, json.dumps({"key": key, "seed": seed}))
+        try:
+            run = json.loads(path.read_text())
+            known, seed = run["key"], int(run["seed"])
+        except (ValueError, KeyError, TypeError):
+            raise TrainingError(
+                f"checkpoint {self.directory}: run.json cannot be read: delete the directory"
+            ) from None
+        if known != key:
+            raise self.refusal()
         return seed
 
     def of_share(self, name: str, key: str) -> Checkpoint:
@@ -139,5 +138,11 @@ class Checkpoint:
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Save a state under ``name``, atomically."""
-        if self.directory is not None:
-            write_atomically(self.directory / f"{name}.pt", lambda path: torch.save(state, path))
+        if self.directory is None:
+            return
+
+        def write(path: Path) -> None:
+            with path.open("wb") as file:  # If torch opens the file, the error of a full disk is another one.
+                torch.save(state, file)
+
+        write_atomically(self.directory / f"{name}.pt", write)
