@@ -178,3 +178,19 @@ def test_without_calls_there_is_no_report(caplog: pytest.LogCaptureFixture) -> N
         found = measure_network(measured, x[:40], Run(0), Allowance(calls=10), math.inf)
     assert found.report is None
     assert "There is no report" in caplog.text
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_a_model_that_is_not_deterministic_is_noticed(noise: float) -> None:
+    """The variance of 64 differences is within five standard errors of twice the noise's."""
+    generator = np.random.default_rng(0)
+    measured, x = measured_network("surrogate")
+    assert measured.model is not None
+    model = ModelFunction(
+        lambda rows: rows[:, 0] + noise * generator.normal(size=len(rows)), TableSchema.of(numbers(300)), x[:10]
+    )
+    found = measure_network(replace(measured, model=model), x[:80], Run(0), Allowance(), math.inf).report
+    assert found is not None
+    assert found.model_noise == pytest.approx(noise**2, rel=5 * math.sqrt(2 / 64))
+    assert any("not deterministic" in text for text in found.warnings()) == (noise > 0)
+    assert found.total_relative_squared_error >= found.model_noise / found.mean_squared_value

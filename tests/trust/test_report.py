@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import numbers
+from numpy.typing import NDArray
+from problems import QUICK, numbers
 
 from fastshapley import FastSHAP, Recipe, Targets, Training
 from fastshapley.estimators import Estimate
+from fastshapley.metrics import r2
 from fastshapley.trust.report import Report, measure
 
 GOOD = Report(
@@ -138,3 +140,78 @@ def test_a_fit_on_few_rows_warns_and_one_on_many_rows_does_not(caplog: pytest.Lo
     assert badly is not None
     assert badly.warnings()
     assert badly.warnings()[0] in caplog.text
+
+
+def estimate(values: NDArray[np.float64], stderr: float = 0.0) -> Estimate:
+    rows = len(values)
+    return Estimate(values, np.full(values.shape, stderr), np.ones(rows, dtype=int), np.ones(rows, dtype=bool))
+
+
+def test_a_large_output_does_not_hide_a_small_one() -> None:
+    truth = np.random.default_rng(0).normal(size=(200, 4, 2)) * [1000.0, 1.0]
+    found = measure(truth * [1.0, 0.5], estimate(truth), "exact")
+    assert found.relative_squared_errors == pytest.approx((0.0, 0.25))
+    assert found.relative_squared_error == pytest.approx(0.25)
+    game = replace(found, game_errors=(0.0, found.mean_squared_values[1]), game_error=found.mean_squared_values[1])
+    assert game.total_relative_squared_error == pytest.approx(1.25)
+    assert "'small'" in replace(game, output_names=("large", "small")).lines()["  worst output"]
+    signs = measure(truth * [1.0, -1.0], estimate(truth), "exact")
+    assert signs.sign_agreement == 0
+
+
+def test_large_rows_do_not_hide_the_others() -> None:
+    """Nine rows of ten are wrong, and small."""
+    truth = np.random.default_rng(0).normal(size=(200, 4, 1))
+    truth[::10] *= 1000
+    values = 2 * truth
+    values[::10] = truth[::10]
+    found = measure(values, estimate(truth), "exact")
+    assert found.relative_squared_error < 1e-4
+    assert found.median_row_error == pytest.approx(1.0)
+    assert any("one row of ten" in text for text in found.warnings())
+    vague = measure(values, estimate(truth, stderr=1000.0), "estimated")
+    assert vague.median_row_error is vague.worst_decile_row_error is None
+
+
+def test_a_player_with_wrong_signs_is_named() -> None:
+    truth = np.random.default_rng(0).normal(size=(200, 20, 1))
+    values = truth.copy()
+    values[:, 7] *= -1
+    found = replace(measure(values, estimate(truth), "exact"), player_names=tuple("abcdefghijklmnopqrst"))
+    assert found.sign_agreement > 0.9
+    assert any("'h'" in text and "wrong sign" in text for text in found.warnings())
+    assert found.player_sign_agreements[7] == 0
+    few = measure(values[:3], estimate(truth[:3]), "exact")
+    assert set(few.player_sign_agreements) == {None}
+
+
+def test_rows_that_repeat_each_other_do_not_pass_for_new_ones() -> None:
+    different = numbers(80)
+    explainer = FastSHAP(_bent, value_function="surrogate", recipe=QUICK, random_state=0, progress=False)
+    report = explainer.fit(np.repeat(different, 25, axis=0)).report_
+    assert report is not None
+    assert report.rows == 8
+    assert report.fidelity is not None
+    fresh = numbers(500, seed=1)
+    surrogate = explainer.value_function_.grand(explainer.fitted_.schema.encode(fresh)[:])[:, 0].numpy()
+    real = r2(surrogate, _bent(fresh))
+    assert real < 0.9
+    assert report.fidelity < real + 0.4  # eight rows say little, but it is not .98
+
+
+def test_validation_rows_that_were_trained_on_are_counted_and_left_out() -> None:
+    X, new = numbers(200), numbers(60, seed=1)
+    explainer = FastSHAP(_bent, value_function="surrogate", recipe=QUICK, random_state=0, progress=False)
+    mixed = explainer.fit(X, X_val=np.concatenate([X[:40], new])).report_
+    assert mixed is not None
+    assert mixed.seen_rows == 40
+    assert mixed.held_out
+    assert mixed.rows == 30
+    assert any("40 validation rows are also training rows" in text for text in mixed.warnings())
+    same = explainer.fit(X, X_val=X).report_
+    assert same is not None
+    assert not same.held_out
+
+
+def _bent(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sin(3 * rows[:, 0]) * rows[:, 1] + rows[:, 2]

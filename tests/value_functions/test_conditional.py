@@ -243,7 +243,7 @@ def test_few_calls_leave_the_surrogate_with_the_model_for_whole_rows(caplog: pyt
     assert "whole rows only" in caplog.text
     assert found.is_surrogate
     assert training_game(found) is found.surrogate_
-    assert found.game_error is None
+    assert found.game_errors is None
     x = encoded(normal_rows())
     inner = every(4, len(x))[:, 1:-1]
     torch.testing.assert_close(found(x, inner), found.surrogate_(x, inner).double())
@@ -323,7 +323,7 @@ def test_a_restored_game_gives_the_same_values(game: Conditional) -> None:
     x = encoded(normal_rows())
     again = restore_game(*describe_game(game), context(game, steps))
     assert torch.equal(again(x, every(4, len(x))), game(x, every(4, len(x))))
-    assert again.game_error == pytest.approx(game.game_error)
+    assert again.game_errors == pytest.approx(game.game_errors)
     assert again.fidelity_by_size == game.fidelity_by_size
 
 

@@ -116,7 +116,7 @@ def test_the_doubt_is_the_distance_to_the_truth_where_errors_are_unrelated() -> 
     """Two games with unrelated errors of variance v: their mean has v / 2. The tolerance is a third of that."""
     variance = float(WEIGHT.square().sum())
     scores = compare_games(wrong(6.0, 1), [sampler(6.0, 2)], held_out(4000), generator())
-    mean = sum(score.doubt for score in scores) / len(scores)
+    mean = sum(score.doubts[0] for score in scores) / len(scores)
     assert mean == pytest.approx(18 / variance, rel=1 / 3)
 
 
@@ -126,7 +126,7 @@ def test_few_rows_to_learn_from_add_to_the_doubt() -> None:
         for rows in (10**9, 100)
     )
     for a, b in zip(many, few, strict=True):
-        assert b.doubt - a.doubt == pytest.approx(b.chosen * b.size / 100, rel=1e-3)
+        assert b.doubts[0] - a.doubts[0] == pytest.approx(b.chosen * b.size / 100, rel=1e-3)
 
 
 def test_nothing_is_compared_with_too_few_coalitions_or_without_samplers() -> None:
@@ -147,7 +147,7 @@ def test_a_constant_model_is_no_problem() -> None:
         return SampleMeans(torch.ones(len(x), 2, 1, dtype=torch.float64), torch.ones(len(x)))
 
     for score in compare_games(same, [sample], constant, generator()):
-        assert (score.surrogate, score.chosen, score.doubt) == (0, 0, 0)
+        assert (score.surrogate, score.chosen, score.doubts) == (0, 0, (0.0,))
 
 
 def test_a_control_has_the_multiple_that_takes_most_of_the_noise_off() -> None:
@@ -208,7 +208,7 @@ def fixed_games(apart: float, along: float) -> game_choice._Games:
 
 
 def score(size: int, weight: float, number: int = 0) -> SizeScore:
-    return SizeScore(size, 1.0, (1.0,), 1.0, 0.1, 0.0, number, weight)
+    return SizeScore(size, 1.0, (1.0,), 1.0, 0.1, (0.0,), number, weight)
 
 
 def test_a_plan_interpolates_weights_and_takes_the_nearest_sampler() -> None:
@@ -223,3 +223,24 @@ def test_without_scores_the_surrogate_is_alone_except_for_the_grand_coalition() 
 
 def test_a_score_is_restored_from_its_dictionary() -> None:
     assert SizeScore.from_dict(asdict(score(3, 0.25))) == score(3, 0.25)
+
+
+def test_outputs_of_different_size_count_equally_unless_they_are_probabilities() -> None:
+    """The second output is a thousand times as large, and only its surrogate is good."""
+    rows = held_out()
+    both = HeldOut(rows.x, torch.cat([rows.y, 1000 * rows.y], dim=1), PLAYERS, 10**6, 10**9)
+    bad, good = wrong(20.0, 1), wrong(0.0, 1)
+
+    def surrogate(x: Tensor, s: Tensor) -> Tensor:
+        return torch.cat([bad(x, s), 1000 * good(x, s)], dim=2)
+
+    def sampled(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
+        first, second = sampler(0.0, 2)(x, s, starts), sampler(20.0, 3)(x, s, starts)
+        outputs = torch.cat([first.outputs, 1000 * second.outputs], dim=2)
+        return SampleMeans(outputs, first.energy)
+
+    apart = compare_games(surrogate, [sampled], both, generator())
+    together = compare_games(surrogate, [sampled], both, generator(), together=True)
+    assert all(0.2 < score.weight < 0.8 for score in apart[:-1])
+    assert all(score.weight < 0.2 for score in together[:-1])
+    assert all(len(score.doubts) == 2 for score in apart)

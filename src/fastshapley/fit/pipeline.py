@@ -227,8 +227,9 @@ def _measure(subject: _Subject) -> _Measured:
     with run.timed("report"):
         report, gaps = _measure_report(subject, errors)
     if errors is not None and report is not None and report.game_error:
+        assert report.game_errors is not None
         values = normalized_values(subject.network, subject.game, subject.setup.x_report)
-        errors.set_game_error(report.game_error, values.square().mean(0))
+        errors.set_game_errors(report.game_errors, values.square().mean(0))
     return _Measured(errors, report, Reference.of(subject.setup.x, gaps, run.generator("reference")))
 
 
@@ -260,6 +261,9 @@ def _measure_report(subject: _Subject, errors: ErrorBars | None) -> tuple[Report
             errors,
             normalized=setup.settings.normalize != "never",
             held_out=setup.held_out,
+            seen_rows=setup.seen_rows,
+            player_names=setup.partition.names,
+            output_names=_output_names(setup, subject.game),
         ),
         setup.x_report,
         run,

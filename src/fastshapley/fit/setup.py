@@ -95,6 +95,9 @@ class Setup:
         The seed, the time and the place for unfinished work.
     budget : Budget
         How many rows the model may be called with.
+    seen_rows : int
+        The number of the user's validation rows that are also training rows. They are not in ``x_report``, unless
+        there are no others.
     """
 
     settings: Settings
@@ -108,6 +111,7 @@ class Setup:
     held_out: bool
     run: Run
     budget: Budget
+    seen_rows: int = 0
 
     @property
     def updating(self) -> bool:
@@ -164,10 +168,19 @@ def set_up(settings: Settings, data: FitData, start: Fitted | None = None) -> Se
     x, x_val = hold_out(x, run) if x_val is None else (x, x_val)
     x_exam, x_report = hold_out(x_val, run, share=EXAMINED, most=REPORT_ROWS)
     held_out = x_val is not x and x_report is not x_exam
+    seen = torch.zeros(0, dtype=torch.bool)
+    if data.X_val is not None and (seen := _seen(x_val, x)).any():
+        x_new = some(x_val, (~seen).nonzero()[:, 0])
+        held_out = held_out and len(x_new) > 1
+        if held_out:
+            x_exam, x_report = hold_out(x_new, run, share=EXAMINED, most=REPORT_ROWS)
+            held_out = x_report is not x_exam
+    x_report = _different(x_report[:])
     run.timings["setup"] = Timing(clock.elapsed(), clock.seconds)
     allowed = settings.evaluation_budget
     budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))
-    return Setup(settings, start, schema, partition, model, x, x_exam, x_report[:], held_out, run, budget)
+    seen_rows = int(seen.sum())
+    return Setup(settings, start, schema, partition, model, x, x_exam, x_report, held_out, run, budget, seen_rows)
 
 
 def _start_clock(settings: Settings, data: FitData) -> Clock:
@@ -379,11 +392,55 @@ def hold_out(x: Rows, run: Run, share: float = HELD_OUT, most: float = math.inf)
     """
     order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
     held = min(int(share * len(x)), int(min(most, len(x))))
-    if run.processes.size > 1 and isinstance(x, Tensor):  # by content: another process may have the row next time
-        draws = _draws(x, run.seed, share)
-        order, below = draws.argsort(), int((draws < share).sum())
-        held = int(min(most, below)) if 0 < below < len(x) else held
+    if isinstance(x, Tensor):
+        if run.processes.size > 1:  # by content: another process may have the row next time
+            draws = _draws(x, run.seed, share)
+            order, below = draws.argsort(), int((draws < share).sum())
+            held = int(min(most, below)) if 0 < below < len(x) else held
+        order, held = _equal_together(x, order, held)
     return (some(x, order[held:]), some(x, order[:held])) if held else (x, x)
+
+
+def _equal_together(x: Tensor, order: Tensor, held: int) -> tuple[Tensor, int]:
+    """Return an order in which equal rows follow each other, and how many to hold out so that none are divided."""
+    contents = _contents(x)
+    if not held or int(contents.max()) + 1 == len(x):
+        return order, held
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    first = torch.full_like(order, len(order)).scatter_reduce(0, contents, place, "amin")
+    order = first[contents].argsort(stable=True)
+    ends = (contents[order].diff() != 0).nonzero()[:, 0] + 1  # how many rows come before another content
+    if not len(ends):
+        return order, 0
+    return order, int(ends[(ends - held).abs().argmin()])
+
+
+def _contents(x: Tensor) -> Tensor:
+    """Return a number for the content of each row, (n,), which equal rows share."""
+    flat = (x.flatten(1) + 0.0).cpu().numpy()  # Zero has no sign.
+    if x.ndim > 2:
+        keys = np.array([hash(row.tobytes()) for row in flat])
+    else:
+        keys = pd.util.hash_pandas_object(pd.DataFrame(flat), index=False).to_numpy()
+    return torch.from_numpy(pd.factorize(keys)[0]).to(x.device)
+
+
+def _different(x: Tensor) -> Tensor:
+    """Return the rows, each content once."""
+    contents = _contents(x)
+    first = torch.full((len(x),), len(x), device=x.device).scatter_reduce(
+        0, contents, torch.arange(len(x), device=x.device), "amin"
+    )
+    return x[first[first < len(x)].sort().values]
+
+
+def _seen(x_val: Rows, x: Rows) -> Tensor:
+    """Return which validation rows are also training rows, (n,); rows of streams are not compared."""
+    if not isinstance(x_val, Tensor) or not isinstance(x, Tensor):
+        return torch.zeros(len(x_val), dtype=torch.bool)
+    contents = _contents(torch.cat([x, x_val]))
+    return torch.isin(contents[len(x) :], contents[: len(x)])
 
 
 def _draws(x: Tensor, seed: int, share: float) -> Tensor:

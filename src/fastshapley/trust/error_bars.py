@@ -327,21 +327,21 @@ class ErrorBars:
         """The variance of the game's own error, (players, outputs), which errors to the model contain too."""
         return self.head.game.expand(-1, self.network.outputs)
 
-    def set_game_error(self, game_error: float, typical: Tensor) -> None:
+    def set_game_errors(self, game_errors: Sequence[float], typical: Tensor) -> None:
         """Take over the estimated mean squared error of a row that the exact values of the game have.
 
-        It is divided among the values in proportion to their typical squares, and most of it evenly.
+        It is divided among the values of an output in proportion to their typical squares, and most of it evenly.
 
         Parameters
         ----------
-        game_error : float
-            The error, over players and outputs together.
+        game_errors : sequence of float
+            The error of each output, over players together.
         typical : Tensor of shape (players, outputs)
             The mean squares of the values.
         """
-        share = typical / typical.sum().clamp(min=1e-300)
-        share = (1 - EVEN_SHARE) * share + EVEN_SHARE / share.numel()
-        self.head.game.copy_(game_error * share[:, -self.head.outputs :])
+        share = typical / typical.sum(0).clamp(min=1e-300)
+        share = (1 - EVEN_SHARE) * share + EVEN_SHARE / len(share)
+        self.head.game.copy_((torch.tensor(game_errors).to(share) * share)[:, -self.head.outputs :])
 
     def expected(self, x: Tensor, phi: Tensor) -> Tensor:
         """Return the mean over rows of the sum of a row's variances."""

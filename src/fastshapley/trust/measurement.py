@@ -28,7 +28,7 @@ from fastshapley.value_functions.base_game import (
     called_model,
     cost,
     fidelity_by_size_of,
-    game_error_of,
+    game_errors_of,
     imitation_of,
     is_game_of,
     is_surrogate,
@@ -45,6 +45,7 @@ FEW_COALITIONS = 32  # With at most this many coalitions per player, exact value
 ROW_EVALUATIONS = 32  # Estimates take fewer rows rather than fewer evaluations per player than this.
 LARGEST_ROW_EVALUATIONS = 1024  # More evaluations per player would make estimates only slightly better.
 SMALLEST_ROW_EVALUATIONS = 8  # Fewer evaluations per player give no usable estimate of one row.
+NOISE_ROWS = 64  # Rows that the model is called with twice, to see whether it answers the same.
 FIDELITY_STEPS = 4  # The fidelity is measured with 0, 1/4, ..., 4/4 of the players known.
 
 
@@ -66,6 +67,10 @@ class MeasuredNetwork:
         Whether the explainer's values are normalized to sum to grand minus null.
     held_out : bool
         Whether the rows were held out from the training.
+    seen_rows : int
+        The number of validation rows that are also training rows.
+    player_names, output_names : tuple of str
+        The names of the players and of the outputs.
     """
 
     network: ExplainerNetwork
@@ -74,6 +79,9 @@ class MeasuredNetwork:
     error_bars: ErrorBars | None = None
     normalized: bool = True
     held_out: bool = True
+    seen_rows: int = 0
+    player_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,20 @@ def measure_network(
     Measurement
         The report, and the distances of the game's outputs to the model's.
     """
+    model, own = measured.model, called_model(measured.game)
+    models = {id(each): each for each in (model, own) if each is not None}.values()
+    before = sum(each.evaluations for each in models)
+    found = _measured(measured, x, run, allowance, model_calls)
+    if found.report is None or model is None:
+        return found
+    calls = model_calls - (sum(each.evaluations for each in models) - before)
+    return replace(found, report=replace(found.report, model_noise=_model_noise(model, x, calls)))
+
+
+def _measured(
+    measured: MeasuredNetwork, x: Tensor, run: Run, allowance: Allowance, model_calls: float
+) -> Measurement:
+    """Return the report without the noise of the model."""
     nothing = torch.zeros(0, dtype=torch.float64)
     game, model = measured.game, measured.model
     before = _model_evaluations(game)
@@ -145,20 +167,26 @@ def measure_network(
             "There is no report: time_budget or evaluation_budget leaves nothing to measure errors with."
         )
         return Measurement(None, nothing)
-    report = _distances(measured, truth)
+    report = replace(
+        _distances(measured, truth),
+        seen_rows=measured.seen_rows,
+        player_names=measured.player_names,
+        output_names=measured.output_names,
+    )
     imitation = imitation_of(game)
     if is_game_of(game, model):  # The game's outputs are the model's.
         distances = nothing
         if imitation is not None:  # `check` compares later rows with these.
             whole = _totals(truth, x.device) + null_values(game, truth.rows)
             distances = (grand_values(imitation, truth.rows) - whole).square().sum(1).sqrt()
-        estimated, source = game_error_of(game), CHOICE_SOURCE
-        if estimated is None:
-            estimated, source = float(distances.square().mean()) if len(distances) else None, SURROGATE_SOURCE
+        estimated, source = game_errors_of(game), CHOICE_SOURCE
+        if estimated is None and imitation is not None:
+            squares = (grand_values(imitation, truth.rows) - whole).square().mean(0)
+            estimated, source = tuple(squares.tolist()), SURROGATE_SOURCE
         elif imitation is None:
             source = DEFINITION_SOURCE
         report = replace(report, fidelity=1.0, fidelity_by_size=fidelity_by_size_of(game))
-        return Measurement(replace(report, game_error=estimated, game_error_source=source), distances)
+        return Measurement(_with_game_errors(report, estimated, source), distances)
     calls = max(0.0, model_calls - (_model_evaluations(game) - before))
     some = int(min(calls, len(truth.rows)))
     if model is None or model.outputs != game.outputs or not some:
@@ -166,15 +194,30 @@ def measure_network(
     grand = (_totals(truth, x.device) + null_values(game, truth.rows))[:some]
     rows = truth.rows[:some]
     y = apply_link(link_of(game), model(rows)).to(grand)
-    squared_distances = (grand - y).square().sum(1)
+    squares = (grand - y).square()
+    by_output = zip(grand.cpu().numpy().T, y.cpu().numpy().T, strict=True)
+    fidelities = tuple(r2(ours[:, None], theirs[:, None]) for ours, theirs in by_output)
     report = replace(
         report,
-        fidelity=r2(grand.cpu().numpy(), y.cpu().numpy()),
+        fidelity=min(fidelities),
+        fidelities=fidelities,
         fidelity_by_size=_fidelity_by_size(game, rows, y, run) if is_surrogate(game) else None,
-        game_error=float(squared_distances.mean()),
-        game_error_source=SURROGATE_SOURCE,
     )
-    return Measurement(report, squared_distances.sqrt())
+    report = _with_game_errors(report, tuple(squares.mean(0).tolist()), SURROGATE_SOURCE)
+    return Measurement(report, squares.sum(1).sqrt())
+
+
+def _with_game_errors(report: Report, errors: tuple[float, ...] | None, source: str) -> Report:
+    total = None if errors is None else sum(errors)
+    return replace(report, game_error=total, game_errors=errors, game_error_source=source)
+
+
+def _model_noise(model: ModelFunction, x: Tensor, calls: float) -> float:
+    """Return the variance of the model's outputs between two calls with the same rows, in another order."""
+    rows = x[: int(min(NOISE_ROWS, max(0.0, calls / 2)))]
+    if not len(rows):
+        return 0.0
+    return float((model(rows) - model(rows.flip(0)).flip(0)).square().sum(1).mean()) / 2
 
 
 def true_values(

@@ -7,6 +7,7 @@ game's is estimated, because nobody knows the conditional distribution of the us
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
@@ -17,10 +18,18 @@ from numpy.typing import NDArray
 from fastshapley import metrics
 from fastshapley.estimators import Estimate
 
+Array = NDArray[np.float64]
+
 POOR_ERROR = 0.1  # A larger relative squared error is worth a warning.
 POOR_SIGNS = 0.9  # A smaller share of correct signs is worth a warning.
 POOR_FIDELITY = 0.9  # A smaller R2 of the surrogate is worth a warning.
+POOR_ROWS = 0.5  # A tenth of the rows with a larger relative squared error is worth a warning.
+POOR_NOISE = 1e-4  # A larger share of noise of the model in the squared values is worth a warning.
+FEW_SIGNS = 20  # Fewer large values of a player say nothing about its signs.
+ROW_NOISE = 0.1  # The largest share of sampling noise in squared true values that lets rows be told apart.
 FEW_ROWS = 20  # Fewer rows are worth a warning.
+LARGE = 0.05  # A value is large above this share of the largest one of its row and output.
+CERTAIN = 3.0  # Standard errors above which the sign of a true value is certain.
 LABEL_WIDTH = 37  # The width of the column of labels; the longest one has 37 characters.
 SURROGATE_SOURCE = "from the surrogate's squared error for whole rows"
 CHOICE_SOURCE = "from held-out differences between the surrogate and the sampled game"
@@ -44,15 +53,16 @@ class Report:
     l2_interval : float
         Half the 95 % interval of ``l2``.
     relative_squared_error : float
-        The mean squared error as a share of the squared values.
+        The mean squared error as a share of the squared values; of the worst output, if there are several.
     cosine : float
         The mean cosine between a row's values and the true ones.
     sign_agreement : float
         The share of values above 5 % of the row's largest one that have the correct sign. If the true values are
-        not exact and error bars are known, it is the share expected by the error bars.
+        not exact and error bars are known, it is the share expected by the error bars. Of several outputs, it is
+        that of the worst one, and a value is compared with the largest one of its own output.
     fidelity : float or None
         R2 of the game's output to the model's for whole rows: 1 unless a surrogate stands in for the model; None
-        without a model.
+        without a model. It is that of the worst output.
     held_out : bool
         False if there were too few rows to hold any out.
     mean_squared_error : float
@@ -73,6 +83,24 @@ class Report:
     sampling_error : float
         The mean squared error of the true values, from random coalitions. ``mean_squared_error`` does not contain
         it.
+    relative_squared_errors, mean_squared_values : tuple of float
+        ``relative_squared_error`` and ``mean_squared_value`` of each output.
+    game_errors : tuple of float or None
+        ``game_error`` of each output.
+    fidelities : tuple of float
+        The fidelity of each output; empty if it is unknown.
+    median_row_error, worst_decile_row_error : float
+        The relative squared error of the median row, and the one that a tenth of the rows exceed. Outputs count
+        equally. None if the true values are too imprecise for single rows.
+    player_sign_agreements : tuple of float
+        The share of correct signs among the large values of each player; None where there are too few.
+    model_noise : float
+        The variance of the model's outputs between two calls with the same rows, summed over the outputs; 0 for a
+        model that always answers the same.
+    seen_rows : int
+        The number of validation rows that are also training rows. They were left out if there are others.
+    player_names, output_names : tuple of str
+        The names of the players and of the outputs.
     """
 
     rows: int
@@ -93,6 +121,17 @@ class Report:
     game_error_source: str = ""
     mean_squared_value: float = math.nan
     sampling_error: float = 0.0
+    relative_squared_errors: tuple[float, ...] = ()
+    mean_squared_values: tuple[float, ...] = ()
+    game_errors: tuple[float, ...] | None = None
+    fidelities: tuple[float, ...] = ()
+    median_row_error: float | None = None
+    worst_decile_row_error: float | None = None
+    player_sign_agreements: tuple[float | None, ...] = ()
+    model_noise: float = 0.0
+    seen_rows: int = 0
+    player_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Report:
@@ -103,19 +142,35 @@ class Report:
             saved.setdefault("game_error_source", SURROGATE_SOURCE if earlier else "")
         if "mean_squared_value" not in saved and saved["relative_squared_error"]:
             saved["mean_squared_value"] = saved["mean_squared_error"] / saved["relative_squared_error"]
+        saved = {name: tuple(each) if isinstance(each, list) else each for name, each in saved.items()}
         return cls(**saved)
 
     @property
     def relative_game_error(self) -> float:
-        """The game's error as a share of the squared values; NaN if it is unknown."""
-        if self.game_error is None or not self.mean_squared_value > 0:
-            return math.nan
-        return self.game_error / self.mean_squared_value
+        """The game's error as a share of the squared values, of the worst output; NaN if it is unknown."""
+        return max(self._relative(self.game_errors, self.game_error))
+
+    @property
+    def relative_model_noise(self) -> float:
+        """The noise of a model that is not deterministic, as a share of the squared values."""
+        return self.model_noise / self.mean_squared_value if self.model_noise > 0 else 0.0
 
     @property
     def total_relative_squared_error(self) -> float:
-        """The error to the model's own Shapley values: the network's and the game's. NaN if one is unknown."""
-        return max(0.0, self.relative_squared_error) + self.relative_game_error
+        """The error to the model's own Shapley values, of the worst output. NaN if a part is unknown.
+
+        It consists of the network's error, the game's, and the noise of a model that is not deterministic.
+        """
+        network = self.relative_squared_errors or (self.relative_squared_error,)
+        game = self._relative(self.game_errors, self.game_error)
+        return max(max(0.0, a) + b for a, b in zip(network, game, strict=True)) + self.relative_model_noise
+
+    def _relative(self, errors: tuple[float, ...] | None, total: float | None) -> tuple[float, ...]:
+        """Return errors of each output as shares of its squared values; NaN where they are unknown."""
+        sizes = self.mean_squared_values or (self.mean_squared_value,)
+        each = errors if errors is not None and len(errors) == len(sizes) else (total,) * len(sizes)
+        pairs = zip(each, sizes, strict=True)
+        return tuple(math.nan if error is None or not size > 0 else error / size for error, size in pairs)
 
     def lines(self) -> dict[str, str]:
         """Return the lines of the table, by label."""
@@ -129,6 +184,7 @@ class Report:
             "mean squared error": f"{self.mean_squared_error:.3g}"
             + (f" +- {self.mean_squared_error_interval:.1g}" if several else ""),
             **self._sampling(),
+            **self._by_row(),
             "l2 distance": f"{self.l2:.4g}" + (f" +- {self.l2_interval:.2g}" if several else ""),
             "l1 distance": f"{self.l1:.4g}",
             "cosine": f"{self.cosine:.4f}",
@@ -136,6 +192,8 @@ class Report:
         }
         if self.fidelity is not None:
             found["fidelity for whole rows (R2)"] = f"{self.fidelity:.4f}"
+        if self.model_noise > 0:
+            found["noise of the model"] = f"{self.relative_model_noise:.4f} of the squared values"
         if self.fidelity_by_size is not None:
             found["  by share of players known"] = ", ".join(
                 f"{share} {value:.2f}" for share, value in self.fidelity_by_size.items()
@@ -156,6 +214,21 @@ class Report:
     def _other_game(self) -> str:
         return ", use value_function='conditional'" if self.fidelity is not None and self.fidelity < 1 else ""
 
+    def _by_row(self) -> dict[str, str]:
+        found = {}
+        if len(self.relative_squared_errors) > 1:
+            worst = int(np.argmax(np.nan_to_num(self.relative_squared_errors)))
+            found["  worst output"] = self._name(self.output_names, worst, "output")
+        if self.median_row_error is not None and self.worst_decile_row_error is not None:
+            found["relative squared error by row"] = (
+                f"median {self.median_row_error:.4f}, worst tenth above {self.worst_decile_row_error:.4f}"
+            )
+        return found
+
+    @staticmethod
+    def _name(names: tuple[str, ...], number: int, kind: str) -> str:
+        return repr(names[number]) if number < len(names) else f"{kind} {number}"
+
     def _sampling(self) -> dict[str, str]:
         if not self.sampling_error:
             return {}
@@ -174,6 +247,10 @@ class Report:
                 f"The errors were measured on only {self.rows} rows, so they are uncertain. Fit with more rows, or "
                 "pass X_val."
             )
+        if self.seen_rows and self.held_out:
+            found.append(
+                f"{self.seen_rows} validation rows are also training rows. They were left out of this measurement."
+            )
         if self.relative_squared_error > POOR_ERROR:
             found.append(
                 f"The network's typical error is {100 * math.sqrt(self.relative_squared_error):.0f} % of the size "
@@ -191,6 +268,27 @@ class Report:
             found.append(
                 f"{100 - 100 * self.sign_agreement:.0f} % of the large values have the wrong sign. Fit with more "
                 "rows, or correct values with budget= or tol=."
+            )
+        if self.worst_decile_row_error is not None and self.worst_decile_row_error > POOR_ROWS:
+            share = math.sqrt(self.worst_decile_row_error)
+            found.append(
+                f"In one row of ten, the network's error is more than {100 * share:.0f} % of the size of the row's "
+                "values. Ask for error bars with errors=True, and correct such rows with tol=."
+            )
+        known = [(share, k) for k, share in enumerate(self.player_sign_agreements) if share is not None]
+        if known and min(known)[0] < POOR_SIGNS <= self.sign_agreement:
+            share, player = min(known)
+            name = self._name(self.player_names, player, "player")
+            found.append(
+                f"{100 - 100 * share:.0f} % of the large values of {name} have the wrong sign, although most "
+                "others are correct."
+            )
+        if self.relative_model_noise > POOR_NOISE:
+            share = math.sqrt(2 * self.relative_model_noise)
+            found.append(
+                f"The model is not deterministic: two calls with the same rows differ by {100 * share:.2g} % of "
+                "the size of the values. Values explain its average output, and their sums follow single outputs. "
+                "Fix the model's seed, or pass a function that averages several calls."
             )
         if self.fidelity is not None and self.fidelity < POOR_FIDELITY:
             found.append(
@@ -258,8 +356,19 @@ def measure(
     l2 = metrics.l2(values, truth.values)
     noise = np.square(truth.stderr).sum((1, 2))
     squared = np.square(l2) - noise
-    size = float((np.square(truth.values).sum((1, 2)) - noise).sum())
-    signs = metrics.sign_agreement(values, truth.values)
+    sizes = (np.square(truth.values) - np.square(truth.stderr)).sum(1).mean(0)
+    errors = (np.square(values - truth.values) - np.square(truth.stderr)).sum(1).mean(0)
+    outputs = [slice(k, k + 1) for k in range(len(sizes))]
+    relative = tuple(
+        float(e) / float(size) if size > 0 else math.nan for e, size in zip(errors, sizes, strict=True)
+    )
+    signs = [
+        metrics.sign_agreement(values[..., k], truth.values[..., k])
+        if stderr is None
+        else metrics.expected_sign_agreement(values[..., k], stderr[..., k])
+        for k in outputs
+    ]
+    median, decile = _row_errors(values, truth, sizes)
     return Report(
         rows=len(values),
         truth=how,
@@ -267,13 +376,46 @@ def measure(
         l1=float(metrics.l1(values, truth.values).mean()),
         l2=float(l2.mean()),
         l2_interval=metrics.interval(l2),
-        relative_squared_error=float(squared.sum()) / size if size > 0 else math.nan,
+        relative_squared_error=_worst(relative, max),
         cosine=float(np.nanmean(cosines)) if np.isfinite(cosines).any() else math.nan,
-        sign_agreement=signs if stderr is None else metrics.expected_sign_agreement(values, stderr),
+        sign_agreement=_worst(signs, min),
         fidelity=fidelity,
         held_out=held_out,
         mean_squared_error=float(squared.mean()),
         mean_squared_error_interval=metrics.interval(squared),
-        mean_squared_value=size / len(values),
+        mean_squared_value=float(sizes.sum()),
         sampling_error=float(noise.mean()),
+        relative_squared_errors=relative,
+        mean_squared_values=tuple(map(float, sizes)),
+        median_row_error=median,
+        worst_decile_row_error=decile,
+        player_sign_agreements=_player_signs(values, truth),
     )
+
+
+def _worst(numbers: Sequence[float], worst: Callable[[Sequence[float]], float]) -> float:
+    """Return the worst of several numbers, of which some may be unknown."""
+    known = [number for number in numbers if not math.isnan(number)]
+    return worst(known) if known else math.nan
+
+
+def _row_errors(values: Array, truth: Estimate, sizes: Array) -> tuple[float, float] | tuple[None, None]:
+    """Return the relative squared error of the median row, and the one that a tenth of the rows exceed."""
+    unit = np.where(sizes > 0, sizes, np.inf)
+    noise = (np.square(truth.stderr) / unit).sum((1, 2))
+    size = (np.square(truth.values) / unit).sum((1, 2))
+    if not size.sum() > 0 or noise.sum() > ROW_NOISE * size.sum():
+        return None, None
+    error = np.maximum((np.square(values - truth.values) / unit).sum((1, 2)) - noise, 0)[size > 0]
+    share = error / size[size > 0]
+    return float(np.median(share)), float(np.quantile(share, 0.9))
+
+
+def _player_signs(values: Array, truth: Estimate) -> tuple[float | None, ...]:
+    """Return the share of correct signs among the large values of each player whose sign is certain."""
+    largest = np.abs(truth.values).max(1, keepdims=True)
+    large = (np.abs(truth.values) > LARGE * largest) & (np.abs(truth.values) > CERTAIN * truth.stderr)
+    correct = large & (np.sign(values) == np.sign(truth.values))
+    counts = large.sum((0, 2))
+    shares = correct.sum((0, 2)) / np.maximum(counts, 1)
+    return tuple(float(s) if n >= FEW_SIGNS else None for s, n in zip(shares, counts, strict=True))

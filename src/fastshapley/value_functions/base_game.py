@@ -181,10 +181,10 @@ class GameTraits:
         return False
 
     @property
-    def game_error(self) -> float | None:
+    def game_errors(self) -> tuple[float, ...] | None:
         """The estimated mean squared error of a row that the exact values of the game have, as values of the model.
 
-        None if the game does not know it. Zero if the values are defined by the game.
+        There is one for each output. None if the game does not know it. Zero if the values are defined by the game.
         """
         return None
 
@@ -356,9 +356,9 @@ def fidelity_by_size_of(game: ValueFunction) -> dict[str, float] | None:
     return _traits(game).fidelity_by_size
 
 
-def game_error_of(game: ValueFunction) -> float | None:
-    """Return the estimated mean squared error of a row of a game's exact values; None if it does not know."""
-    return _traits(game).game_error
+def game_errors_of(game: ValueFunction) -> tuple[float, ...] | None:
+    """Return the estimated mean squared error of a row of a game's exact values by output; None if unknown."""
+    return _traits(game).game_errors
 
 
 def imitation_of(game: ValueFunction) -> ValueFunction | None:

@@ -174,7 +174,8 @@ class Conditional(BaseGame):
             if processes.rank > 0:
                 sampler.restore(donors, tensors, config, alone.seed)
         self._choose(samplers, ())
-        held_out = HeldOut(x_val, y_val, self.players, coalitions, len(x))
+        different = len(x.nan_to_num().unique(dim=0))  # Rows that repeat others say nothing new.
+        held_out = HeldOut(x_val, y_val, self.players, coalitions, different)
         scores = processes.share(lambda: self._compared(held_out, alone))
         return self._choose(samplers if scores else (), scores)
 
@@ -186,7 +187,8 @@ class Conditional(BaseGame):
             energy = EnergyScore.of(self.donors_)
             samples = [self._sampled_outputs(sampler, energy) for sampler in self.samplers_]
             try:
-                found = compare_games(self.surrogate_.expectation, samples, rows, generator)
+                together = self.scale != "real"
+                found = compare_games(self.surrogate_.expectation, samples, rows, generator, together=together)
             except ModelError as error:
                 logger.warning("The model is asked for whole rows only, because it fails on drawn rows: %s", error)
                 found = ()
@@ -299,8 +301,8 @@ class Conditional(BaseGame):
         return rows
 
     @property
-    def game_error(self) -> float | None:
-        """The estimated mean squared error of a row's values; None if games were not compared.
+    def game_errors(self) -> tuple[float, ...] | None:
+        """The estimated mean squared error of a row's values, for each output; None if games were not compared.
 
         The squared distance to the truth is estimated for each size of coalition (see `SizeScore`). It becomes an
         error of values as it would if the errors of players added up in a coalition: then the squared distance is
@@ -309,11 +311,13 @@ class Conditional(BaseGame):
         """
         if not self.scores_:
             return None
-        outputs = apply_link(self.link, self.donors_.outputs)
-        variance = float((outputs - outputs.mean(0)).square().sum(1).mean())
-        return values_error(
-            [score.doubt for score in self.scores_], [s.size for s in self.scores_], self.players
-        ) * (variance)
+        outputs, sizes = apply_link(self.link, self.donors_.outputs), [score.size for score in self.scores_]
+        variances = (outputs - outputs.mean(0)).square().mean(0).tolist()
+        by_output = zip(*(score.doubts for score in self.scores_), strict=True)
+        return tuple(
+            values_error(doubts, sizes, self.players) * variance
+            for doubts, variance in zip(by_output, variances, strict=True)
+        )
 
     @property
     def fidelity_by_size(self) -> dict[str, float] | None:

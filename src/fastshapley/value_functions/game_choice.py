@@ -72,6 +72,8 @@ SampledOutputs = Callable[[Tensor, Tensor, Tensor], SampleMeans]  # rows, coalit
 class SizeScore:
     """The MSEv of games for coalitions of one size, in units of the variance of the model's output.
 
+    Several outputs that are not probabilities count equally, each in units of its own variance.
+
     Attributes
     ----------
     size : int
@@ -84,11 +86,12 @@ class SizeScore:
         That of the chosen mean of games.
     error : float
         The standard error of ``chosen``.
-    doubt : float
-        The estimated mean squared distance of the chosen game to the true conditional expectation, in the same
-        units. It has two parts. If the errors of the surrogate and of the sampler are unrelated, the distance
-        follows from how far the two games are apart and from which is closer to the model. And a regression on k
-        columns from n rows leaves an error of k / n of the unexplained variance, which both games share.
+    doubts : tuple of float
+        The estimated mean squared distance of the chosen game to the true conditional expectation, for each output,
+        in units of its variance. It has two parts. If the errors of the surrogate and of the sampler are unrelated,
+        the distance follows from how far the two games are apart and from which is closer to the model. And a
+        regression on k columns from n rows leaves an error of k / n of the unexplained variance, which both games
+        share.
     sampler : int
         The number of the chosen sampler.
     weight : float
@@ -102,7 +105,7 @@ class SizeScore:
     sampled: tuple[float, ...]
     chosen: float
     error: float
-    doubt: float
+    doubts: tuple[float, ...]
     sampler: int
     weight: float
     control: float = 0.0
@@ -110,7 +113,7 @@ class SizeScore:
     @classmethod
     def from_dict(cls, saved: dict[str, object]) -> SizeScore:
         """Return the score that `dataclasses.asdict` made a dictionary of."""
-        return cls(**{**saved, "sampled": tuple(saved["sampled"])})  # type: ignore
+        return cls(**{**saved, "sampled": tuple(saved["sampled"]), "doubts": tuple(saved["doubts"])})  # type: ignore
 
 
 def knots(players: int) -> tuple[int, ...]:
@@ -148,12 +151,24 @@ class HeldOut:
     coalitions: int
     learnt_from: int
 
+    def unit(self, *, together: bool) -> Tensor:
+        """Return what errors of each output are measured in, (outputs,), so that a constant has the MSEv 1.
+
+        Outputs are in the same units if they count together, as probabilities do; else each counts equally.
+        """
+        variances = (self.y - self.y.mean(0)).square().mean(0)
+        if together:
+            return variances.sum().clamp(min=1e-300).sqrt().expand_as(variances)
+        return torch.where(variances > 0, variances * (variances > 0).sum(), torch.inf).sqrt()
+
 
 def compare_games(
     expectation: Callable[[Tensor, Tensor], Tensor],
     samplers: Sequence[SampledOutputs],
     rows: HeldOut,
     generator: torch.Generator,
+    *,
+    together: bool = False,
 ) -> tuple[SizeScore, ...]:
     """Compare the surrogate and the games of samplers on held-out rows.
 
@@ -167,6 +182,8 @@ def compare_games(
         The rows, and the number of coalitions.
     generator : torch.Generator
         The source of random numbers.
+    together : bool
+        Whether all outputs are in the same units, as probabilities are.
 
     Returns
     -------
@@ -177,7 +194,7 @@ def compare_games(
     count = min(rows.coalitions, EVALUATED, COALITIONS * len(x))
     if count < min(FEWEST, len(x)) or not samplers:
         return ()
-    variance = (y - y.mean(0)).square().sum(1).mean().clamp(min=1e-300)
+    unit = rows.unit(together=together)
     sizes, by_size = knots(rows.players), []
     for size in sizes:
         chosen = torch.randperm(COALITIONS * len(x), generator=generator, device=x.device)[:count] % len(x)
@@ -185,7 +202,7 @@ def compare_games(
         surrogate = expectation(x[chosen], s)[:, 0].double()
         starts = torch.rand(count, 2, generator=generator, device=x.device, dtype=torch.float64)
         drawn = [sample(x[chosen], s[:, 0], starts) for sample in samplers]
-        by_size.append([_Games(y[chosen], surrogate, each, variance) for each in drawn])
+        by_size.append([_Games(y[chosen], surrogate, each, unit) for each in drawn])
     places = [size / rows.players for size in sizes]
     by_sampler = [_smooth_weights(games, places, len(x)) for games in zip(*by_size, strict=True)]
     found = [
@@ -197,17 +214,17 @@ def compare_games(
 
 
 class _Games:
-    """The surrogate and the game of one sampler at one size, in units of the standard deviation of the output.
+    """The surrogate and the game of one sampler at one size, in units of the deviation of the outputs.
 
     ``missed`` (n, outputs) is the model's output minus the surrogate's estimate. ``steps`` (2, n, outputs) are the
     sampled game minus the surrogate's, for two samples.
     """
 
-    def __init__(self, y: Tensor, surrogate: Tensor, means: SampleMeans, variance: Tensor) -> None:
-        unit = variance.sqrt()
+    def __init__(self, y: Tensor, surrogate: Tensor, means: SampleMeans, unit: Tensor) -> None:
         self.missed = (y - surrogate) / unit
         self.steps = (means.outputs - surrogate[:, None]).movedim(1, 0) / unit
         self.control = means.control()
+        self.shares = (y - y.mean(0)).div(unit).square().mean(0).clamp(min=1e-12)  # of the outputs in the MSEv
         self.energy = float(means.energy.mean())
 
     def products(self, weight: float) -> Tensor:
@@ -233,13 +250,17 @@ class _Games:
         """The variance that a coalition's part in ``along`` has, in units of the squared steps."""
         return float(self.missed.square().sum(1).mean())
 
-    def doubt(self) -> float:
-        """Return the estimated squared distance of the best mean of surrogate and sampled game to the truth."""
-        apart = self.apart
-        if apart <= 1e-12:
-            return 0.0
-        weight = min(1.0, max(0.0, self.along / apart))
-        return weight * (1 - weight) * apart
+    def doubts(self, weight: float, left: float) -> Tensor:
+        """Return the estimated squared distance of the game to the truth, (outputs,).
+
+        It is that of the best mean of surrogate and sampled game, and a share ``left`` of the MSEv that the game
+        with the given weight has.
+        """
+        apart = self.steps.prod(0).mean(0)
+        along = (self.missed * self.steps.mean(0)).mean(0)
+        best = torch.where(apart > 1e-12, along / apart, 0.0).clamp(0, 1)
+        first, second = self.missed - weight * self.steps
+        return best * (1 - best) * apart.clamp(min=0) + left * (first * second).mean(0).clamp(min=0)
 
 
 def _smooth_weights(games: Sequence[_Games], places: Sequence[float], rows: int) -> list[float]:
@@ -303,7 +324,7 @@ class _Comparison:
             sampled=tuple(float(each.products(1.0).mean()) for each in self.games),
             chosen=mean,
             error=float(products.std() / len(products) ** 0.5),
-            doubt=games.doubt() + max(0.0, mean) * self.size / learnt_from,
+            doubts=tuple(games.doubts(self.weights[best], self.size / learnt_from).div(games.shares).tolist()),
             sampler=best,
             weight=self.weights[best],
             control=games.control,

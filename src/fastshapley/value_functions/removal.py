@@ -109,9 +109,9 @@ class Removal(BaseGame, ABC):
         return self.model_
 
     @property
-    def game_error(self) -> float:
+    def game_errors(self) -> tuple[float, ...]:
         """Zero: these games define their values."""
-        return 0.0
+        return (0.0,) * self.outputs
 
     @property
     def can_be_thinned(self) -> bool:
