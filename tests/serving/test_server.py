@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,103 @@ def test_a_header_without_end_is_cut_off(server: Server) -> None:
         endless.sendall(b"GET / HTTP/1.1\r\n")
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             endless.sendall((b"x: " + b"y" * 1000 + b"\r\n") * 30_000)
+
+
+@pytest.mark.parametrize("line", [b"", b"x: " + b"y" * 995 + b"\r\n"], ids=["one trailer", "many trailers"])
+def test_trailers_without_end_are_cut_off(server: Server, line: bytes) -> None:
+    before = server.memory()
+    head = f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as endless:
+        endless.sendall(head.encode() + b"1\r\n[\r\n0\r\n" + b"x: ")
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            endless.sendall((line or b"y" * 1000) * 50_000)
+    assert server.memory() - before < 20e6
+    assert server.ask("/v2/health/live")[0] == 200
+
+
+def test_chunk_extensions_without_end_are_cut_off(server: Server) -> None:
+    head = f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as endless:
+        endless.sendall(head.encode() + b"1;x=")
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            endless.sendall(b"y" * 50_000_000)
+
+
+def test_small_chunks_and_short_trailers_are_taken(server: Server, body: bytes) -> None:
+    """The framing of this request is longer than the limit, which holds between two parts of the body."""
+    head = f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in b" " * 30_000 + body)
+    with socket.create_connection(("127.0.0.1", server.port)) as chunked:
+        chunked.sendall(head.encode() + chunks + b"0\r\nx: y\r\n\r\n")
+        assert received(chunked).startswith(b"HTTP/1.1 200")
+
+
+def test_a_trailer_does_not_become_a_header(exported: Any, body: bytes) -> None:
+    head = f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
+    chunk = b"%x\r\n%s\r\n0\r\n" % (len(body), body)
+    token = b"authorization: Bearer sesame\r\n"
+    with serving(exported.graph, environment={"FASTSHAPLEY_TOKEN": "sesame"}) as server:
+        for header, trailer, status in ((token, b"", b"200"), (b"", token, b"401")):
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(head.encode() + header + b"connection: close\r\n\r\n" + chunk + trailer + b"\r\n")
+                assert received(client).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3], ids=["one packet", "two packets"])
+def test_the_body_of_an_upgrade_is_not_answered_as_a_request(server: Server, seconds: float) -> None:
+    inner = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    head = f"POST {EXPLAIN} HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as upgrading:
+        upgrading.sendall(f"{head}content-length: {len(inner)}\r\n\r\n".encode())
+        time.sleep(seconds)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            upgrading.sendall(inner)
+        answer = received(upgrading)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"without the header Upgrade" in answer
+    assert b"connection: close" in answer
+    assert b"HTTP/1.1 200" not in answer
+
+
+def test_an_upgrade_without_a_body_is_answered_and_the_connection_closed(server: Server) -> None:
+    """Java's client asks every server for HTTP/2 in this way."""
+    head = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as upgrading:
+        upgrading.sendall(head)
+        answer = received(upgrading)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer
+
+
+def test_health_checks_have_room_beside_many_half_open_connections(exported: Any, body: bytes) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    with serving(exported.graph) as server, ExitStack() as stack:
+        for _ in range(1100):
+            silent = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            silent.sendall(b"GET / HT")
+        assert server.ask("/v2/health/ready")[0] == 200
+        assert server.ask(EXPLAIN, body)[0] == 200
+
+
+def test_health_checks_have_room_beside_many_requests(exported: Any, body: bytes) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    with serving(exported.graph) as server, ExitStack() as stack:
+        for _ in range(1100):
+            unfinished = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            unfinished.sendall(request(body)[:-1])
+        assert server.ask("/v2/health/ready")[0] == 200
+        assert server.ask(EXPLAIN, body)[0] == 503
+
+
+def test_every_answer_forbids_guessing_its_type(server: Server) -> None:
+    for path in ("/", "/v1/models", "/metrics", "/nowhere", "/models/people.onnx"):
+        with closing(server.connect()) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            response.read()
+            assert response.headers.get_all("x-content-type-options") == ["nosniff"], path
 
 
 def test_a_body_that_is_too_long_is_refused(server: Server) -> None:
@@ -195,18 +292,21 @@ def test_a_shutdown_under_load_loses_no_request(exported: Any, body: bytes) -> N
         assert any(entry["message"].startswith("Finished server process") for entry in server.log)
 
 
-def test_a_request_that_began_before_the_shutdown_is_answered(exported: Any, body: bytes) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_that_began_before_the_shutdown_is_answered(
+    exported: Any, body: bytes, number: signal.Signals
+) -> None:
     with serving(exported.graph) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
             slow.sendall(request(body)[:-10])
             time.sleep(0.3)
-            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(number)
             time.sleep(1)
             slow.sendall(request(body)[-10:])
             answer = received(slow)
         assert answer.startswith(b"HTTP/1.1 200")
         assert b"connection: close" in answer
-        assert server.process.wait(30) in (0, -signal.SIGTERM)
+        assert server.process.wait(30) in (0, -number)
 
 
 def test_a_port_that_is_in_use_is_an_error(exported: Any) -> None:

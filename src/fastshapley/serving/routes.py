@@ -23,7 +23,6 @@ PROTOCOLS: tuple[Protocol, ...] = (KSERVE_V1, KSERVE_V2)  # A new protocol is ad
 
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }

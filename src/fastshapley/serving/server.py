@@ -7,7 +7,9 @@ import contextlib
 import ipaddress
 import logging
 import math
+import signal
 import socket
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,18 +18,25 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fastshapley.serving.app import ServingApp
 from fastshapley.serving.json_logging import configure_json_logging
+from fastshapley.serving.responses import error_response
 from fastshapley.serving.server_state import ServerState
 
 logger = logging.getLogger(__name__)
 
-_MAX_HEADER_BYTES = 64 * 1024  # bytes of a request's header
+_MAX_FRAMING_BYTES = 64 * 1024  # bytes of a request's header, or of its trailers
 _DRAIN_SECONDS = 0.3  # time for requests that were under way when the shutdown began; it is waited for twice
 _KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep idle connections
 _MAX_CONNECTIONS = 1000
+_HEALTH_PATH = b"/v2/health/"
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
+_UPGRADE_REFUSED = error_response(
+    400, "this server speaks HTTP/1.1 only: send a request with a body without the header Upgrade"
+)
+_STOP_SIGNALS = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # next to those that uvicorn handles
 
 
 def serve(app: ServingApp, host: str, port: int, *, patience: float = 30.0, log_requests: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT, then answer the requests that are under way.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then answer the requests that are under way.
 
     Parameters
     ----------
@@ -55,11 +64,12 @@ def serve(app: ServingApp, host: str, port: int, *, patience: float = 30.0, log_
         app,
         host=host,
         port=port,
-        http=partial(_TimedConnection, patience=patience),  # type: ignore[arg-type]  # uvicorn only calls it
+        http=partial(_GuardedConnection, waiting={}, patience=patience),  # type: ignore[arg-type]  # only called
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=[("x-content-type-options", "nosniff")],
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(patience),
         limit_concurrency=_MAX_CONNECTIONS,
@@ -101,6 +111,14 @@ class _DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._state = state
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            for number in _STOP_SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP.
+                    signal.signal(number, self.handle_exit)
+            yield
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._state.stopping = True
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
@@ -111,33 +129,84 @@ class _DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class _TimedConnection(HttpToolsProtocol):
-    """A connection whose client must send headers, and read answers, in time."""
+class _GuardedConnection(HttpToolsProtocol):
+    """A connection whose client must send headers, and read answers, in time, and whose framing has a limit.
 
-    def __init__(self, *arguments: Any, patience: float, **options: Any) -> None:
+    Framing is all that is not body: request lines, headers, sizes of chunks and trailers. If there are too many
+    connections, a new one replaces the one that has waited longest for a request.
+
+    Parameters
+    ----------
+    waiting : dict
+        The server's connections that have no request under way, the oldest first. The values are not used.
+    patience : float
+        Time in seconds in which a client must send a request's header and read an answer.
+    """
+
+    def __init__(
+        self, *arguments: Any, waiting: dict[_GuardedConnection, None], patience: float, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
-        self._patience = patience
+        self._waiting, self._patience = waiting, patience
         self._header_timer: asyncio.TimerHandle | None = None
         self._reading_timer: asyncio.TimerHandle | None = None
-        self._header_bytes = 0  # bytes since the last complete header
+        self._framing_bytes = 0  # bytes since the last complete header, chunk header or part of a body
+        self._header_complete = False
+        self._upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._header_timer = self._start_timer()
+        if len(self.connections) >= _MAX_CONNECTIONS and self._waiting:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.transport.abort()
+        self._waiting[self] = None
 
     def data_received(self, data: bytes) -> None:
+        if self._upgraded:
+            return  # The parser would take the rest of the body as the next request.
+        self._framing_bytes += len(data)
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            return  # A request is being answered. The application limits the time for its body.
-        self._header_bytes += len(data)
-        self._header_timer = self._header_timer or self._start_timer()
-        if self._header_bytes > _MAX_HEADER_BYTES:
+        if not self._answering():
+            self._header_timer = self._header_timer or self._start_timer()
+        if self._framing_bytes > _MAX_FRAMING_BYTES:
             self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._header_complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._header_complete:  # Trailers are dropped: they must not become headers of the request.
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         _cancel(self._header_timer)
-        self._header_timer, self._header_bytes = None, 0
+        self._header_timer, self._framing_bytes, self._header_complete = None, 0, True
+        self._waiting.pop(self, None)
+        self._upgraded = self.parser.should_upgrade()
+        if self._upgraded and any(name in _BODY_HEADERS for name, _ in self.headers):
+            self.app = _UPGRADE_REFUSED
+        # Health checks are answered however many connections there are.
+        self.limit_concurrency = None if self.url.startswith(_HEALTH_PATH) else self.config.limit_concurrency
         super().on_headers_complete()
+        if self._upgraded:
+            self.cycle.keep_alive = False
+
+    def on_chunk_header(self) -> None:
+        if self._answering():
+            self._framing_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self._answering():  # The application limits the size of the body and the time for it.
+            self._framing_bytes = 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.pipeline and not self.transport.is_closing():
+            self._waiting[self] = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -149,10 +218,15 @@ class _TimedConnection(HttpToolsProtocol):
         self._reading_timer = None
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.pop(self, None)
         _cancel(self._header_timer)
         _cancel(self._reading_timer)
         self._header_timer = self._reading_timer = None
         super().connection_lost(exc)
+
+    def _answering(self) -> bool:
+        """Return whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _start_timer(self) -> asyncio.TimerHandle:
         return self.loop.call_later(self._patience, self.transport.abort)
