@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from fastshapley.support.shap_import import shap
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import seed_of
 from fastshapley.value_functions.sums import check_evaluable
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,11 +85,13 @@ def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -
         )
     variance, noise = fitted.errors(x, values)
     if correction.start is not None:
-        values, variance = taken_up(correction.start, values)
+        values, known = taken_up(correction.start, values)
         if getattr(correction.start, "errors_about", "game") == "model":
-            variance = (variance - fitted.errors.game_variance.to(variance)).clamp(min=0)
+            known = (known - fitted.errors.game_variance.to(known)).clamp(min=0)
+        variance = torch.where(known.isnan(), variance, known)
     if correction.budget is None and correction.tol is None:
-        return values, variance.sqrt()
+        unknown = fitted.errors.outside(x) if correction.start is None else known.isnan().all((1, 2))
+        return values, _known(variance.sqrt(), unknown)
     check_evaluable(fitted.game)
     found = refine(
         fitted.game,
@@ -101,3 +106,15 @@ def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -
         ),
     )
     return torch.from_numpy(found.values).to(values), torch.from_numpy(found.stderr).to(values)
+
+
+def _known(stderr: Tensor, outside: Tensor) -> Tensor:
+    """Return standard errors (n, players, outputs), NaN for rows outside of the range of the training rows."""
+    if (count := int(outside.sum())) > 0:
+        logger.warning(
+            "%d of %d rows have numbers outside of the range of the training rows, where the network's error is "
+            "unknown: their error_std is NaN. Use budget= or tol= to correct and measure their values.",
+            count,
+            len(outside),
+        )
+    return stderr.masked_fill(outside[:, None, None], torch.nan)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fastshapley.errors import ExportError, InputError
-from fastshapley.export.graph import FORMAT, KEY
+from fastshapley.export.graph import FORMAT, KEY, sealed
 from fastshapley.fit.fitted import Fitted
 from fastshapley.objective import normalize
 from fastshapley.support.atomic_files import json_text, write_bytes
@@ -80,7 +80,8 @@ class ExplainerModule(nn.Module):
         found = (phi, self.null.expand_as(grand), grand)
         if self.errors is None:
             return found
-        return (*found, (self.errors(rows, phi)[0] + self.errors.game_variance).sqrt())
+        stderr = (self.errors(rows, phi)[0] + self.errors.game_variance).sqrt()
+        return (*found, stderr.masked_fill(self.errors.outside(rows)[:, None, None], torch.nan))
 
     def _grand(self, rows: Tensor, outputs: Tensor | None) -> Tensor:
         if self.imitation is None:
@@ -132,7 +133,7 @@ def export(fitted: Fitted, path: str | os.PathLike[str]) -> None:
     _remove_traces(model)
     entry = model.metadata_props.add()
     entry.key, entry.value = KEY, json_text(describe(fitted))
-    data = model.SerializeToString()
+    data = sealed(model.SerializeToString())
     for example in _examples(graph, inputs):
         _check(data, graph, example, names)
     write_bytes(Path(path), data)
@@ -195,10 +196,10 @@ def _check(data: bytes, graph: ExplainerModule, inputs: tuple[Tensor, ...], name
         for name, right, found in zip(
             [output.name for output in session.get_outputs()], expected, session.run(None, given), strict=True
         ):
-            off = float(np.abs(found - right).max(initial=0.0))
-            if found.shape != right.shape or not off <= _TOLERANCE * max(
-                1.0, float(np.abs(right).max(initial=0.0))
-            ):
+            unknown = np.isnan(right)  # standard errors outside of the range of the training rows
+            same = found.shape == right.shape and bool((np.isnan(found) == unknown).all())
+            off = float(np.abs(found - right)[~unknown].max(initial=0.0)) if same else math.inf
+            if not off <= _TOLERANCE * max(1.0, float(np.abs(right[~unknown]).max(initial=0.0))):
                 raise ExportError(
                     f"{name} of the graph differs from torch by {off:.2g} for {rows} rows: nothing was written"
                 )

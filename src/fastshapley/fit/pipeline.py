@@ -245,7 +245,10 @@ def _fit_error_bars(subject: _Subject) -> ErrorBars | None:
         share=1.0 if recipe.trains_explainer else SAMPLING_EFFORT,
     )
     rows = ErrorBarRows(setup.x_val, setup.x_report, setup.schema.discrete, setup.partition.owner)
-    return fit_error_bars(subject.network, training_game(subject.game), rows, recipe.errors, run, allowance)
+    bars = fit_error_bars(subject.network, training_game(subject.game), rows, recipe.errors, run, allowance)
+    if bars is not None:
+        bars.set_range(setup.x[:], setup.schema.discrete)
+    return bars
 
 
 def _measure_report(subject: _Subject, errors: ErrorBars | None) -> tuple[Report | None, Tensor]:

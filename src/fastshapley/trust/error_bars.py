@@ -39,6 +39,7 @@ ENOUGH_ROWS = 64  # Rows that error bars are learned from, even if estimates of 
 ROW_EVALUATIONS = 64  # Evaluations per player and row; all coalitions if there are fewer.
 NOISY_ROW_EVALUATIONS = 1024  # The same for a noisy game.
 PRECISE_SHARE = 0.25  # The share of the calls of a noisy game's model that are spent on the game itself.
+RANGE_MARGIN = 0.1  # The share of a column's range by which a number may be outside of it.
 EVEN_SHARE = 0.75  # The share of the game's error that all values have in equal parts.
 LARGEST_RATIO = 1e3  # The error network's variances are at most this multiple of the usual one, or its inverse.
 _LAYERS, _WIDTH = 2, 64  # The hidden layers of the error network.
@@ -239,9 +240,11 @@ class ErrorNetwork(nn.Module):
         The number of inputs of a table's encoder; 0 for images.
     players, outputs : int
         The number of players, and of outputs that do not mirror each other.
+    columns : int
+        The number of columns of a table; 0 for images.
     """
 
-    def __init__(self, inputs: int, players: int, outputs: int) -> None:
+    def __init__(self, inputs: int, players: int, outputs: int, columns: int = 0) -> None:
         super().__init__()
         self.players, self.outputs = players, outputs
         self.body = Perceptron(inputs + players * outputs, (players + 1) * outputs, _LAYERS, _WIDTH, "silu")
@@ -253,6 +256,8 @@ class ErrorNetwork(nn.Module):
         self.register_buffer("expected", torch.zeros((), dtype=torch.float64))
         self.register_buffer("profile", torch.ones(players // 2, dtype=torch.float64))
         self.register_buffer("game", torch.zeros(players, outputs, dtype=torch.float64))
+        self.register_buffer("low", torch.full((columns,), -torch.inf, dtype=torch.float64))
+        self.register_buffer("high", torch.full((columns,), torch.inf, dtype=torch.float64))
 
     usual: Tensor  # The mean variance of each player's values, and in the last row that of the noise.
     factor: Tensor  # The calibrated factor of the values' standard errors.
@@ -260,6 +265,8 @@ class ErrorNetwork(nn.Module):
     expected: Tensor  # The mean over rows of the sum of a row's variances.
     profile: Tensor  # The noise by coalition size: see `Residuals`.
     game: Tensor  # The variance of the game's own error, on the scale of the values.
+    low: Tensor  # The numbers of each column between which errors are known.
+    high: Tensor
 
     def forward(self, inputs: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
         """Return variances of values, (n, players, outputs), and of noise, (n, outputs).
@@ -276,6 +283,7 @@ class ErrorNetwork(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load weights. In files without ``noise_scale``, which are older, ``usual`` contains that factor."""
         added = {"noise_scale": torch.ones(()), "game": torch.zeros_like(self.game)}
+        added |= {"low": self.low, "high": self.high}  # Files without a range are older.
         return super().load_state_dict({**added, **state_dict}, strict, assign)
 
     def reset_calibration(self) -> None:
@@ -294,13 +302,18 @@ class ErrorBars:
     """
 
     def __init__(self, network: ExplainerNetwork) -> None:
-        inputs = len(network.encoder.columns) if isinstance(network.encoder, TableEncoder) else 0
+        encoder = network.encoder if isinstance(network.encoder, TableEncoder) else None
+        inputs = 0 if encoder is None else len(encoder.columns)
+        columns = 0 if encoder is None else len(encoder.config["categories"])
         outputs = 1 if network.classes == "mirror" else network.outputs
         self.network = network
-        self.head = ErrorNetwork(inputs, network.players, outputs).to(network.scale.device)
+        self.head = ErrorNetwork(inputs, network.players, outputs, columns).to(network.scale.device)
 
     def __call__(self, x: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
         """Return the variances of values, as values of the game, and of noise.
+
+        Nothing is known about the network outside of the range of its training rows. So there, a value's variance
+        is at least the mean square of the row's values.
 
         Parameters
         ----------
@@ -320,7 +333,34 @@ class ErrorBars:
             variance, noise = self.head(self.inputs(x), self.scaled(phi))
         unit = self.unit().double().square()
         by_output = variance.double().transpose(1, 2) * unit[:, None]  # Long axis last: see `ExplainerNetwork`.
+        size = phi.transpose(1, 2).square().mean(2, keepdim=True)
+        by_output = torch.where(self.outside(x)[:, None, None], by_output + size, by_output)
         return by_output.transpose(1, 2), noise.double() * unit
+
+    def outside(self, x: Tensor) -> Tensor:
+        """Return which rows have a number outside of the range of the training rows, (n,); no image has one."""
+        if not len(self.head.low):
+            return x.new_zeros(x.shape[0], dtype=torch.bool)
+        return ((x < self.head.low) | (x > self.head.high)).any(1)
+
+    def set_range(self, x: Tensor, discrete: Sequence[bool]) -> None:
+        """Take over the range of training rows, and `RANGE_MARGIN` of it on both sides.
+
+        Parameters
+        ----------
+        x : Tensor of shape (n, ...)
+            Encoded rows; the range of images is not used.
+        discrete : sequence of bool
+            Which columns are categories, which have no range.
+        """
+        if not len(self.head.low):
+            return
+        known = (~x.isnan()).any(0) & ~torch.tensor(list(discrete), device=x.device)
+        low = torch.where(known, x.nan_to_num(nan=torch.inf).amin(0), -torch.inf)
+        high = torch.where(known, x.nan_to_num(nan=-torch.inf).amax(0), torch.inf)
+        margin = torch.where(known, RANGE_MARGIN * (high - low), 0.0)
+        self.head.low.copy_(low - margin)
+        self.head.high.copy_(high + margin)
 
     @property
     def game_variance(self) -> Tensor:
