@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastshapley import FastSHAP
+from fastshapley.export.graph import sealed
 from fastshapley.serving.static_page import static_files, write_page
 
 onnx = pytest.importorskip("onnx", reason="needs the onnx extra")
@@ -138,8 +139,8 @@ def changed(graph: Path, change: Callable[[dict[str, Any]], object] | None = Non
         entry.value = json.dumps(about)
     if operator:
         next(node for node in model.graph.node if node.op_type == "Gemm").op_type = operator
-    found: bytes = model.SerializeToString()
-    return found
+    del model.metadata_props[-1]  # the digest
+    return sealed(model.SerializeToString())
 
 
 # The page

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import random
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,19 @@ def saved(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> tupl
     fitted = explainer(score).fit(frame)
     fitted.save(path)
     return fitted, path
+
+
+def parts_of(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the configuration and the tensors of a file."""
+    with safe_open(path, framework="pt") as file:
+        config = json.loads(file.metadata()["fastshapley"])
+        return config, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+
+
+def write_unchecked(path: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """Write a file of the format before digests."""
+    old = {name: value for name, value in config.items() if name != "sha256"} | {"format": 2}
+    save_file(tensors, path, {"fastshapley": json.dumps(old)})
 
 
 def test_values_are_bit_identical_after_loading_in_a_new_process(
@@ -136,11 +152,9 @@ def test_a_file_from_before_own_units_can_be_loaded(
 ) -> None:
     """The recipe in such a file does not contain ``own_units``, and the body is a plain perceptron."""
     fitted, path = saved
-    with safe_open(path, framework="pt") as file:
-        config = json.loads(file.metadata()["fastshapley"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    config, tensors = parts_of(path)
     del config["recipe"]["own_units"]
-    save_file(tensors, tmp_path / "old", {"fastshapley": json.dumps(config)})
+    write_unchecked(tmp_path / "old", config, tensors)
     loaded = FastSHAP.load(tmp_path / "old")
     assert loaded.recipe == fitted.recipe
     assert loaded.shap_values(frame).tobytes() == fitted.shap_values(frame).tobytes()
@@ -285,12 +299,6 @@ def test_an_onnx_file_is_refused(tmp_path: Path) -> None:
         FastSHAP.load(tmp_path / "it.onnx")
 
 
-def parts_of(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """Return the metadata and the tensors of a file."""
-    with safe_open(path, framework="pt") as file:
-        return file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-
-
 @pytest.mark.parametrize("model", [None, people_chances], ids=["without model", "with model"])
 def test_a_conditional_game_is_saved_again_as_the_same_bytes(
     conditional: Exported, model: Any, tmp_path: Path
@@ -320,13 +328,13 @@ def test_a_truncated_file_of_a_conditional_game_is_refused(
 def test_a_file_of_a_conditional_game_without_one_of_its_tensors_is_refused(
     conditional: Exported, tmp_path: Path
 ) -> None:
-    metadata, tensors = parts_of(conditional.saved)
+    config, tensors = parts_of(conditional.saved)
     # The first files do not have these.
     optional = {"value_function.surrogate.model_null", "errors.noise_scale", "errors.game"}
     assert {"value_function.rows", "value_function.surrogate.null", "reference.gaps"} < tensors.keys()
     for name in tensors.keys() - optional:
-        save_file({key: value for key, value in tensors.items() if key != name}, tmp_path / "file", metadata)
-        with pytest.raises(FileFormatError, match=r"lacks the tensor|has weights of"):
+        write_unchecked(tmp_path / "file", config, {key: tensors[key] for key in tensors.keys() - {name}})
+        with pytest.raises(FileFormatError, match=r"lacks the tensor|has weights of|is damaged"):
             FastSHAP.load(tmp_path / "file")
 
 
@@ -347,3 +355,108 @@ def test_a_sampler_of_the_user_must_be_passed_again(tmp_path: Path) -> None:
         loaded = FastSHAP.load(tmp_path / "file", model, value_function=given)
         assert loaded.shap_values(X).tobytes() == fitted.shap_values(X).tobytes()
         np.testing.assert_array_equal(loaded.estimate(X[:2]).values, fitted.estimate(X[:2]).values)
+
+
+def test_a_file_with_a_flipped_bit_is_refused(exported: Exported) -> None:
+    """A file without a digest gives other values for a quarter of these, some of them up to 1e35."""
+    data, choose = exported.saved.read_bytes(), random.Random(0)
+    header = 8 + int.from_bytes(data[:8], "little")
+    assert len(data) > 2 * header
+    for start, end in ((0, 8), (8, header), (header, len(data))):
+        for _ in range(40):
+            damaged = bytearray(data)
+            damaged[choose.randrange(start, end)] ^= 1 << choose.randrange(8)
+            with pytest.raises(FileFormatError):
+                FastSHAP.load(io.BytesIO(damaged))
+
+
+@pytest.mark.parametrize("name", ["mean", "weight", "sample"])
+def test_a_file_with_another_number_in_a_tensor_is_refused(exported: Exported, tmp_path: Path, name: str) -> None:
+    config, tensors = parts_of(exported.saved)
+    changed = next(tensor for key, tensor in tensors.items() if key.endswith(name) and tensor.is_floating_point())
+    changed.view(-1)[0] += 1
+    save_file(tensors, tmp_path / "file", {"fastshapley": json.dumps(config)})
+    with pytest.raises(FileFormatError, match=r"file is damaged: .*the SHA-256 digest differs"):
+        FastSHAP.load(tmp_path / "file")
+
+
+def test_a_file_of_the_new_format_needs_its_digest(exported: Exported, tmp_path: Path) -> None:
+    config, tensors = parts_of(exported.saved)
+    del config["sha256"]
+    save_file(tensors, tmp_path / "file", {"fastshapley": json.dumps(config)})
+    with pytest.raises(FileFormatError, match="digest differs"):
+        FastSHAP.load(tmp_path / "file")
+
+
+def test_a_file_from_before_digests_can_be_loaded(exported: Exported, tmp_path: Path) -> None:
+    write_unchecked(tmp_path / "old", *parts_of(exported.saved))
+    values = FastSHAP.load(tmp_path / "old").shap_values(exported.X)
+    assert values.tobytes() == exported.explainer.shap_values(exported.X).tobytes()
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Return every place in nested JSON values, as a container and a key."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    return [place for key in keys for place in [(value, key), *places(value[key])]]
+
+
+@pytest.mark.parametrize("part", ["schema", "players", "network", "value_function", "report", "recipe"])
+@pytest.mark.parametrize("wrong", [None, "text", -1, 10**9, 10**30, [], {}, [[1]], "absent"], ids=str)
+def test_damage_in_a_file_without_a_digest_is_an_error_of_the_file_or_of_the_input(
+    exported: Exported, part: str, wrong: Any, tmp_path: Path
+) -> None:
+    """Nothing is built that is larger than the file."""
+    config, tensors = parts_of(exported.saved)
+    text = json.dumps(config)
+    number = len(places(config[part]))
+    for i in random.Random(0).sample(range(number), min(number, 12)):
+        damaged = json.loads(text)
+        container, key = places(damaged[part])[i]
+        if wrong == "absent" and isinstance(container, dict):
+            del container[key]
+        else:
+            container[key] = wrong
+        write_unchecked(tmp_path / "file", damaged, tensors)
+        with suppress(FileFormatError, InputError):
+            FastSHAP.load(tmp_path / "file")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": null}', '{"format": 2}', "[" * 100_000])
+def test_a_configuration_that_cannot_be_read_is_refused(text: str, tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "file", {"fastshapley": text})
+    with pytest.raises(FileFormatError, match="damaged"):
+        FastSHAP.load(tmp_path / "file")
+
+
+@pytest.mark.parametrize("size", ["layers", "width", "inputs", "outputs"])
+@pytest.mark.parametrize("number", [10**9, 5000, 3.5, "many", None], ids=str)
+def test_a_network_that_is_larger_than_its_file_is_refused(
+    exported: Exported, size: str, number: Any, tmp_path: Path
+) -> None:
+    config, tensors = parts_of(exported.saved)
+    config["value_function"]["layers"][size] = number
+    write_unchecked(tmp_path / "file", config, tensors)
+    with pytest.raises(FileFormatError, match=r"damaged|not the network"):
+        FastSHAP.load(tmp_path / "file")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("part", ["network.body", "errors.", "value_function.network.body"])
+def test_weights_that_are_not_finite_are_refused(
+    exported: Exported, part: str, number: float, tmp_path: Path
+) -> None:
+    config, tensors = parts_of(exported.saved)
+    chosen = next(tensor for name, tensor in tensors.items() if name.startswith(part) and name.endswith("weight"))
+    chosen.view(-1)[0] = number
+    write_unchecked(tmp_path / "file", config, tensors)
+    with pytest.raises(FileFormatError, match=r"file: the file is damaged: .* not finite"):
+        FastSHAP.load(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_a_saved_file_has_the_mode_of_other_files(saved: tuple[FastSHAP, Path], tmp_path: Path) -> None:
+    (tmp_path / "usual").touch()
+    (tmp_path / "link").symlink_to("file")
+    saved[0].save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "usual").stat().st_mode

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,9 @@ from small_images import X as IMAGES
 from fastshapley import FastSHAP
 from fastshapley.errors import FileFormatError, InputError
 from fastshapley.export import graph as graph_module
-from fastshapley.export.graph import Graph
+from fastshapley.export.graph import Graph, sealed
+
+onnx = pytest.importorskip("onnx", reason="needs the onnx extra")
 
 
 @pytest.fixture(scope="module")
@@ -240,8 +245,8 @@ def test_a_graph_from_before_optional_outputs_can_be_read(
 ) -> None:
     """The metadata of such a graph does not say what values sum to."""
 
-    def old(session: Any, label: str) -> dict[str, Any]:
-        about = read(session, label)
+    def old(session: Any, label: str, has_digest: bool) -> dict[str, Any]:
+        about = read(session, label, has_digest)
         del about["sums_to"]
         return about
 
@@ -249,3 +254,67 @@ def test_a_graph_from_before_optional_outputs_can_be_read(
     monkeypatch.setattr(graph_module, "_read_metadata", old)
     assert (Graph(path).sums_to, Graph(path).needs_outputs) == ("surrogate", False)
     assert (Graph(baseline_graph).sums_to, Graph(baseline_graph).needs_outputs) == ("model", True)
+
+
+def with_metadata(path: Path, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """Return a graph without a digest and with other metadata."""
+    model = onnx.load(path)
+    del model.metadata_props[-1]
+    about = json.loads(model.metadata_props[-1].value)
+    change(about)
+    model.metadata_props[-1].value = json.dumps(about)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def test_a_graph_with_a_flipped_bit_is_refused(path: Path) -> None:
+    """A graph without a digest gives other values for a third of these, some of them up to 1e35."""
+    data, choose = path.read_bytes(), random.Random(0)
+    for start, end in ((0, len(data)), (len(data) - 300, len(data))):
+        for _ in range(60):
+            damaged = bytearray(data)
+            damaged[choose.randrange(start, end)] ^= 1 << choose.randrange(8)
+            with pytest.raises(FileFormatError, match=r"damaged"):
+                Graph(bytes(damaged))
+
+
+def test_a_graph_ends_with_the_digest_of_the_rest(path: Path) -> None:
+    data = path.read_bytes()
+    entry = onnx.load(path).metadata_props[-1]
+    assert entry.key == "fastshapley.sha256"
+    assert data.endswith(entry.value.encode())
+    end = data.index(b"fastshapley.sha256") - 4  # what comes before the key says how long the entry is
+    assert entry.value == hashlib.sha256(data[:end]).hexdigest()
+
+
+def test_a_graph_from_before_digests_can_be_read(graph: Graph, path: Path, table: Any) -> None:
+    old = Graph(with_metadata(path, lambda about: about.update(format=1)))
+    rows = graph.encode(records(table[0][:5]))
+    np.testing.assert_array_equal(old(rows)["shap_values"], graph(rows)["shap_values"])
+
+
+def test_a_graph_of_the_new_format_needs_its_digest(path: Path) -> None:
+    with pytest.raises(FileFormatError, match="the graph is cut short or damaged: it does not end with its digest"):
+        Graph(with_metadata(path, lambda about: None))
+
+
+@pytest.mark.parametrize("name", ["schema", "players", "output_names", "report", "format", "version"])
+def test_a_graph_with_incomplete_metadata_is_refused(name: str, path: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"damaged: its metadata .*" + name):
+        Graph(sealed(with_metadata(path, lambda about: about.pop(name))))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"format": null}'])
+def test_a_graph_with_metadata_that_cannot_be_read_is_refused(text: str, path: Path) -> None:
+    model = onnx.load(path)
+    del model.metadata_props[-1]
+    model.metadata_props[-1].value = text
+    with pytest.raises(FileFormatError, match="damaged"):
+        Graph(model.SerializeToString())
+
+
+def test_a_graph_with_metadata_that_is_not_text_is_refused(path: Path) -> None:
+    content = with_metadata(path, lambda about: None)
+    assert b'"version"' in content
+    with pytest.raises(FileFormatError, match="damaged"):
+        Graph(content.replace(b'"version"', b'"vers\xff\xff\xff"'))

@@ -1,13 +1,17 @@
 """The file of an explainer: safetensors with the configuration as JSON in its metadata.
 
-Loading a file never executes anything in it.
+Loading a file never executes anything in it. A SHA-256 digest in the configuration covers all bytes of the file,
+with zeros in the place of the digest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from numbers import Integral
 from pathlib import Path
@@ -17,29 +21,32 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as serialize_tensors
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fastshapley.data.kinds import schema_from_dict
 from fastshapley.data.players import Partition
-from fastshapley.errors import FileFormatError, InputError
+from fastshapley.errors import FileFormatError, InputError, ModelError
+from fastshapley.export.size_limits import at_most_parameters, check_sizes
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.settings import Settings
 from fastshapley.networks.backbone import Backbone
 from fastshapley.networks.builders import builder_for
 from fastshapley.networks.network_builder import SavedNetwork
 from fastshapley.networks.weights import load_weights, with_prefix
-from fastshapley.support.atomic_files import write_atomically
+from fastshapley.support.atomic_files import write_bytes
 from fastshapley.training.loop import Training
 from fastshapley.training.recipes import Layers, Recipe, Targets
 from fastshapley.trust.drift import Reference
 from fastshapley.trust.error_bars import ErrorBars
 from fastshapley.trust.report import Report
-from fastshapley.value_functions.base_game import GameContext
+from fastshapley.value_functions.base_game import GameContext, imitation_of
 from fastshapley.value_functions.registry import describe_game, restore_game, setting_of
 from fastshapley.version import __version__
 
-FORMAT = 2  # Format 1 held tables only.
+FORMAT = 3  # Format 1 held tables only.
+_FIRST_WITH_DIGEST = 3  # format
+_DIGEST = "sha256"  # name of the digest in the configuration, where it comes first
+_NO_DIGEST = "0" * 64  # what the digest is computed with
 _KEY = "fastshapley"  # name of the configuration in the metadata
 _LONGEST_HEADER = 100_000_000  # bytes that safetensors accepts
 _READ_BYTES = 1 << 20  # bytes that are read from a stream at once
@@ -65,7 +72,7 @@ def save(fitted: Fitted, settings: Settings, path: str | os.PathLike[str] | IO[b
         If the explainer has column names or categories that JSON cannot hold.
     """
     game, game_tensors = describe_game(fitted.game)
-    metadata = {_KEY: json.dumps(_config(fitted, settings, game))}
+    metadata = {_KEY: json.dumps({_DIGEST: _NO_DIGEST, **_config(fitted, settings, game)})}
     tensors = {f"network.{name}": tensor for name, tensor in fitted.network.state_dict().items()}
     tensors |= {f"value_function.{name}": tensor for name, tensor in game_tensors.items()}
     if fitted.errors is not None:
@@ -73,11 +80,19 @@ def save(fitted: Fitted, settings: Settings, path: str | os.PathLike[str] | IO[b
     tensors |= {f"reference.{name}": tensor for name, tensor in vars(fitted.reference).items()}
     # A module may have a layer under two names, but safetensors refuses shared memory.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    data = serialize_tensors(tensors, metadata)
+    data = _with_digest(data, _NO_DIGEST, hashlib.sha256(data).hexdigest())
     if isinstance(path, str | os.PathLike):
-        write_atomically(Path(path), lambda temporary: save_file(tensors, temporary, metadata))
+        write_bytes(Path(path), data)
     else:
         _check_binary(path)
-        path.write(serialize_tensors(tensors, metadata))
+        path.write(data)
+
+
+def _with_digest(data: bytes, old: str, new: str) -> bytes:
+    """Return a file with another digest."""
+    name = f'{{\\"{_DIGEST}\\": \\"'  # JSON inside of JSON
+    return data.replace(f"{name}{old}".encode(), f"{name}{new}".encode(), 1)
 
 
 def _config(fitted: Fitted, settings: Settings, game: dict[str, Any]) -> dict[str, Any]:
@@ -135,12 +150,25 @@ def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple
         If the file is damaged, is of another kind or of a newer format, or needs an object of the user's.
     """
     where = path if isinstance(path, str | os.PathLike) else "the stream"
-    config, tensors = _parse(_read(path), where)
-    schema, partition = schema_from_dict(config["schema"]), _partition(config["players"])
-    settings = Settings(
+    data = _read(path)
+    config, tensors = _parse(data, where)
+    with _naming_damage(where):
+        settings = _settings(config, given)
+    device = settings.resolved_device()
+    with _naming_damage(where):
+        check_sizes([config["network"], config["players"], config["value_function"]], len(data))
+        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        with at_most_parameters(len(data)):
+            fitted = _fitted(config, tensors, given, device)
+    return settings, fitted
+
+
+def _settings(config: dict[str, Any], given: GivenObjects) -> Settings:
+    """Return the parameters of the explainer in a file."""
+    return Settings(
         given.model,
         value_function=setting_of(config["value_function"], given.value_function),
-        players=schema.players_of(partition),
+        players=schema_from_dict(config["schema"]).players_of(_partition(config["players"])),
         link=config["link"],
         logits=config.get("logits", False),
         network=given.network,
@@ -150,13 +178,19 @@ def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple
         device=given.device,
         random_state=config.get("random_state"),
     )
-    place = settings.resolved_device()
-    tensors = {name: tensor.to(place) for name, tensor in tensors.items()}
-    context = GameContext(schema, partition, place, given.model, settings.logits, given.value_function)
+
+
+def _fitted(
+    config: dict[str, Any], tensors: dict[str, Tensor], given: GivenObjects, device: torch.device
+) -> Fitted:
+    """Return what the explainer in a file has learnt."""
+    schema, partition = schema_from_dict(config["schema"]), _partition(config["players"])
+    logits = config.get("logits", False)
+    context = GameContext(schema, partition, device, given.model, logits, given.value_function)
     errors = None
     with torch.random.fork_rng(devices=[]):  # New networks draw weights, which those of the file replace.
         saved = SavedNetwork(config["network"], schema, partition, given.network, given.model)
-        network = builder_for(schema).saved_explainer(saved).to(place)
+        network = builder_for(schema).saved_explainer(saved).to(device)
         game = restore_game(config["value_function"], with_prefix(tensors, "value_function"), context)
         load_weights(network, with_prefix(tensors, "network"), "network" if given.network is not None else "model")
         if network.leaves is not None:
@@ -164,12 +198,12 @@ def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple
         if weights := with_prefix(tensors, "errors"):
             errors = ErrorBars(network)
             load_weights(errors.head, weights, "network")
+    _check_finite(network, None if errors is None else errors.head, getattr(imitation_of(game), "network_", None))
     if not (reference := with_prefix(tensors, "reference")):
         raise FileFormatError(
-            f"{where} was written before explainers kept a reference for check: fit and save it again"
+            "the file was written before explainers kept a reference for check: fit and save it again"
         )
-    report = None if config["report"] is None else Report.from_dict(config["report"])
-    fitted = Fitted(
+    return Fitted(
         schema,
         partition,
         game,
@@ -177,11 +211,39 @@ def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple
         tuple(config["output_names"]),
         config["losses"],
         errors,
-        report,
+        None if config["report"] is None else Report.from_dict(config["report"]),
         Reference(**{name: reference[name] for name in Reference.__dataclass_fields__}),
         config["normalize"],
     )
-    return settings, fitted
+
+
+def _check_finite(*networks: nn.Module | None) -> None:
+    for network in networks:
+        if network is not None and not all(weight.isfinite().all() for weight in network.parameters()):
+            raise FileFormatError("the file is damaged: a network has weights that are not finite")
+
+
+@contextmanager
+def _naming_damage(where: Any) -> Iterator[None]:
+    """Say which file has a configuration or tensors that do not fit together, where something fails on them."""
+    try:
+        yield
+    except FileFormatError as error:
+        raise FileFormatError(f"{where}: {error}") from error
+    except (InputError, ModelError):  # The objects that the user passed do not fit.
+        raise
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        raise FileFormatError(
+            f"{where} is damaged, or does not fit the objects that were passed ({type(error).__name__}: {error})"
+        ) from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -237,7 +299,7 @@ def _parse(data: bytes, where: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the configuration and the tensors that `save` wrote."""
     try:
         tensors = load_tensors(data)
-    except SafetensorError as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         if str(where).endswith(".onnx"):
             raise FileFormatError(
                 f"{where} is a graph, for serve and page: pass the file that it was exported from"
@@ -246,13 +308,27 @@ def _parse(data: bytes, where: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     if _KEY not in metadata:
         raise FileFormatError(f"{where} is a safetensors file, but not one that FastSHAP.save wrote")
-    config: dict[str, Any] = json.loads(metadata[_KEY])
-    if config["format"] > FORMAT:
+    try:
+        config: dict[str, Any] = json.loads(metadata[_KEY])
+        written, version, digest = int(config["format"]), config["version"], str(config.get(_DIGEST))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise FileFormatError(f"{where} is damaged: its configuration cannot be read ({error})") from error
+    if written > FORMAT:
         raise FileFormatError(
-            f"{where} was written by fastshapley {config['version']} in format {config['format']}; this is "
-            f"{__version__}, which reads formats up to {FORMAT}: upgrade fastshapley"
+            f"{where} was written by fastshapley {version} in format {written}; this is {__version__}, which reads "
+            f"formats up to {FORMAT}: upgrade fastshapley"
         )
+    if written >= _FIRST_WITH_DIGEST or _DIGEST in config:
+        _check_digest(data, digest, where)
     return config, tensors
+
+
+def _check_digest(data: bytes, digest: str, where: Any) -> None:
+    if hashlib.sha256(_with_digest(data, digest, _NO_DIGEST)).hexdigest() != digest:
+        raise FileFormatError(
+            f"{where} is damaged: its content is not what FastSHAP.save wrote (the SHA-256 digest differs). "
+            "Copy or save it again"
+        )
 
 
 def _partition(config: dict[str, Any]) -> Partition:

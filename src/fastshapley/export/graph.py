@@ -5,6 +5,7 @@ A row is what JSON makes of it: a mapping from columns to values, or a list of v
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -22,10 +23,14 @@ from fastshapley.support.optional import require
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1  # version of the metadata in exported graphs
+FORMAT = 2  # version of the metadata in exported graphs
+_FIRST_WITH_DIGEST = 2  # format
 KEY = "fastshapley"  # name of the metadata entry that describes an explainer
 Array = NDArray[np.floating[Any]]
 
+# Metadata that ends a file, as ONNX's protobuf encodes it: the key, then 64 digits.
+_SEAL = b"\x72\x56\x0a\x12fastshapley.sha256\x12\x40"
+_DIGEST_BYTES = 64
 _INFINITE = frozenset((math.inf, -math.inf))
 _PLAIN_TYPES = frozenset((float, int, bool, type(None)))  # types that a float array takes without conversion
 _LONGEST_VALUE = 40  # characters of a bad value that an error message quotes
@@ -76,11 +81,22 @@ class Graph:
         label = "the graph" if isinstance(source, bytes) else os.fspath(source)
         if not isinstance(source, bytes) and not Path(source).is_file():
             raise FileNotFoundError(f"{label} does not exist or is not a file")
-        self._session = _open_session(source, label, threads)
-        self.about: dict[str, Any] = _read_metadata(self._session, label)
-        schema = self.about["schema"]
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        has_digest = _check_seal(data, label)
+        self._session = _open_session(data, label, threads)
+        self.about: dict[str, Any] = _read_metadata(self._session, label, has_digest)
         self.image_shape: tuple[int, ...] | None = None
         self._columns: list[_Column] = []
+        try:
+            self._read_about()
+        except (LookupError, TypeError, AttributeError) as error:
+            raise FileFormatError(
+                f"{label} is damaged: its metadata is not complete ({type(error).__name__}: {error})"
+            ) from error
+
+    def _read_about(self) -> None:
+        """Set what the metadata says."""
+        schema = self.about["schema"]
         if "columns" in schema:
             self._columns = [_Column(column) for column in schema["columns"]]
         else:
@@ -320,28 +336,58 @@ class _Column:
         return float(value)
 
 
-def _open_session(source: str | os.PathLike[str] | bytes, label: str, threads: int) -> Any:
+def sealed(data: bytes) -> bytes:
+    """Return an ONNX file that ends with the SHA-256 digest of what comes before, as one more entry of metadata.
+
+    Parameters
+    ----------
+    data : bytes
+        The ONNX file without a digest.
+    """
+    return data + _SEAL + hashlib.sha256(data).hexdigest().encode()
+
+
+def _check_seal(data: bytes, label: str) -> bool:
+    """Return whether a file ends with a digest; raise FileFormatError if it is that of another file."""
+    content = data[: -len(_SEAL) - _DIGEST_BYTES]
+    if not data[len(content) :].startswith(_SEAL):
+        return False
+    if data != sealed(content):
+        raise FileFormatError(
+            f"{label} is damaged: its content is not what FastSHAP.export_onnx wrote (the SHA-256 digest differs). "
+            "Copy or export it again"
+        )
+    return True
+
+
+def _open_session(data: bytes, label: str, threads: int) -> Any:
     """Open a graph with onnxruntime."""
     runtime = require("onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     try:
-        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common base class.
         raise FileFormatError(f"{label} is cut short, damaged or not an ONNX graph ({error})") from error
 
 
-def _read_metadata(session: Any, label: str) -> dict[str, Any]:
+def _read_metadata(session: Any, label: str, has_digest: bool) -> dict[str, Any]:
     """Return what the exporter wrote about the explainer."""
-    metadata = session.get_modelmeta().custom_metadata_map
-    if KEY not in metadata:
+    try:
+        metadata = session.get_modelmeta().custom_metadata_map
+        about: dict[str, Any] = json.loads(metadata.get(KEY, "null"))
+        written, version = (None, None) if about is None else (int(about["format"]), about["version"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise FileFormatError(f"{label} is damaged: its metadata cannot be read ({error})") from error
+    if written is None:
         raise FileFormatError(f"{label} is an ONNX graph, but FastSHAP.export_onnx did not write it")
-    about: dict[str, Any] = json.loads(metadata[KEY])
-    if about["format"] > FORMAT:
+    if written > FORMAT:
         raise FileFormatError(
-            f"{label} was written by fastshapley {about['version']} in format {about['format']}, but this version "
-            f"reads formats up to {FORMAT}: upgrade fastshapley"
+            f"{label} was written by fastshapley {version} in format {written}, but this version reads formats "
+            f"up to {FORMAT}: upgrade fastshapley"
         )
+    if written >= _FIRST_WITH_DIGEST and not has_digest:
+        raise FileFormatError(f"{label} is cut short or damaged: it does not end with its digest")
     return about
 
 
