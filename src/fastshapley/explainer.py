@@ -411,6 +411,7 @@ class FastSHAP(SklearnInterface):
         output : path
             The folder to write to. Its files have a column ``shap_<player>`` for each player, or
             ``shap_<player>_<output>`` where there are several outputs, then base values and predictions (float32).
+            With error bars, ``outside_range`` says whether a row is outside of the range of the training rows.
         keys : list of str, optional
             Columns of the source that are copied in front; from CSV they are copied as text. By default all columns
             that are not features, if every file has them.

@@ -191,7 +191,9 @@ def test_keys_are_the_requested_columns_or_all_that_are_not_features(
         fitted.explain_to(source, tmp_path / name, keys=keys)
         table = read(tmp_path / name)
         assert [
-            column for column in table.columns.map(str) if not column.startswith(("shap_", "base_", "prediction"))
+            column
+            for column in table.columns.map(str)
+            if not column.startswith(("shap_", "base_", "prediction", "outside_"))
         ] == expected
         pd.testing.assert_frame_equal(table[expected], pd.read_parquet(source)[expected])
 

@@ -16,7 +16,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the bulk extra")
 
 from fastshapley.bulk.row_explainer import (  # noqa: E402
     batch_rows,
-    column_names,
+    column_fields,
     explain_columns,
     sample_outputs,
     table_schema,
@@ -30,8 +30,11 @@ def test_value_columns_match_the_explainer(exported: Exported) -> None:
     table = pa.Table.from_pandas(X, preserve_index=False)
     unseen: set[str] = set()
     columns = explain_columns(explainer, [table[name] for name in X.columns], [1], "it", unseen)
-    names = column_names(explainer, [1])
-    assert names == [*(f"shap_{player}" for player in explainer.player_names_), "base_value", "prediction"]
+    names = [field.name for field in column_fields(explainer, [1])]
+    assert names[:-1] == [*(f"shap_{player}" for player in explainer.player_names_), "base_value", "prediction"]
+    assert names[-1] == "outside_range"
+    assert explainer.errors_ is not None
+    assert columns[-1].to_pylist() == explainer.errors_.outside(explainer.schema_.encode(X)[:]).tolist()
     values = explainer.shap_values(X)[..., 1]
     found = np.stack([column.to_numpy() for column in columns[: values.shape[1]]], axis=1)
     np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)

@@ -30,7 +30,7 @@ from fastshapley.bulk.row_explainer import (
     BATCH_ROWS,
     RowExplainer,
     batch_rows,
-    column_names,
+    column_fields,
     device_of,
     explain_columns,
     sample_outputs,
@@ -361,15 +361,15 @@ def _columns(
     chosen = chosen_outputs(explainer.output_names_, outputs)
     copied = _copied(files, features, keys)
     typed = [(key, key_type(key, files, features, schema)) for key in copied]
-    values = column_names(explainer, chosen)
-    names = [*copied, *values]
+    values = column_fields(explainer, chosen)
+    names = [*copied, *(field.name for field in values)]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
             f"the output would have two columns for each of {duplicates}: leave them out of keys, rename them, or "
             "explain one of the outputs at a time"
         )
     readings = {own: csv_reading(schema, own, typed) for own in set(features)}
-    written = pa.schema([*typed, *((name, pa.float32()) for name in values)])
+    written = pa.schema([*typed, *values])
     return Columns(features, tuple(readings[own] for own in features), tuple(copied), chosen, written)
 
 

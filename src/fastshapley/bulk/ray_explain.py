@@ -21,7 +21,7 @@ from fastshapley.bulk.ray_cluster import connect, processors, ship_code
 from fastshapley.bulk.row_explainer import (
     RowExplainer,
     batch_rows,
-    column_names,
+    column_fields,
     explain_columns,
     table_schema,
     warn_of_missing_model,
@@ -182,7 +182,7 @@ class _BatchWorker:
         self.explainer: RowExplainer = ray.get(held)
         self.features, self.keys, self.outputs = features, keys, outputs
         self.unseen: set[str] = set()
-        self.names = [*keys, *column_names(self.explainer, outputs)]
+        self.names = [*keys, *(field.name for field in column_fields(self.explainer, outputs))]
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         columns = [batch[name] for name in self.features]

@@ -14,12 +14,14 @@ from fastshapley.data.image_schema import ImageSchema
 from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
 from fastshapley.networks.explainer_network import ExplainerNetwork
+from fastshapley.trust.error_bars import ErrorBars
 from fastshapley.value_functions.base_game import calls_model, imitation_of
 from fastshapley.value_functions.conditional import Conditional
 from fastshapley.value_functions.protocol import grand_values
 from fastshapley.value_functions.removal import Removal
 from fastshapley.value_functions.sums import sums_to
 
+OUTSIDE = "outside_range"  # column that says whether a row is outside of the range of the training rows
 BATCH_ROWS = 1 << 15  # most rows that are held at a time
 _BATCH_ENTRIES = 1 << 21  # most inputs or values that are held at a time
 _MODEL_ROWS = 32  # rows whose outputs identify a model
@@ -51,6 +53,10 @@ class RowExplainer(Protocol):
     @property
     def normalize_(self) -> str:
         """Whether values sum to grand minus null."""
+
+    @property
+    def errors_(self) -> ErrorBars | None:
+        """The error bars, which know the range of the training rows; None if none were learnt."""
 
     def explain_encoded(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return values (n, players, outputs), base values and predictions (n, outputs) of encoded rows."""
@@ -86,9 +92,11 @@ def device_of(explainer: RowExplainer) -> torch.device:
     return explainer.network_.scale.device
 
 
-def column_names(explainer: RowExplainer, outputs: Sequence[int]) -> list[str]:
-    """Return the names of the columns of `explain_columns`."""
-    return value_names(explainer.player_names_, [explainer.output_names_[k] for k in outputs])
+def column_fields(explainer: RowExplainer, outputs: Sequence[int]) -> list[pa.Field]:
+    """Return the names and types of the columns of `explain_columns`."""
+    names = value_names(explainer.player_names_, [explainer.output_names_[k] for k in outputs])
+    flags = [] if explainer.errors_ is None else [pa.field(OUTSIDE, pa.bool_())]
+    return [*(pa.field(name, pa.float32()) for name in names), *flags]
 
 
 def explain_columns(
@@ -112,10 +120,13 @@ def explain_columns(
     Returns
     -------
     list of pyarrow.Array
-        The columns of values, base values and predictions, float32.
+        The columns of values, base values and predictions, float32. If the explainer has error bars, the last
+        column says whether a row is outside of the range of the training rows, where its error is unknown.
     """
     x = encode(table_schema(explainer), features, where, unseen).to(device_of(explainer))
-    return value_columns(explainer.explain_encoded, x, explainer.value_function_.players, outputs)
+    values = value_columns(explainer.explain_encoded, x, explainer.value_function_.players, outputs)
+    flags = [] if explainer.errors_ is None else [pa.array(explainer.errors_.outside(x).cpu().numpy())]
+    return [*values, *flags]
 
 
 def batch_rows(explainer: RowExplainer) -> int:
