@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,38 @@ def test_a_missing_server_or_a_bad_address_is_an_error() -> None:
         Client(f"http://127.0.0.1:{port}", "people").explain(np.zeros((1, 2)))
     with pytest.raises(InputError, match="url must begin with http"):
         Client("file:///etc/passwd")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_no_redirect_is_followed(status: int) -> None:
+    """A redirect to another host would send it the token, and one of a POST the rows."""
+    received: list[str] = []
+
+    class Redirects(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(self.path)
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(status)
+            self.send_header("location", f"http://localhost:{self.connection.getsockname()[1]}/stolen")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *arguments: Any) -> None:
+            """Write nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirects) as other:
+        threading.Thread(target=other.serve_forever).start()
+        try:
+            url = f"http://127.0.0.1:{other.server_address[1]}"
+            with pytest.raises(ServerError, match=r"redirects to 'http://localhost:\d+/stolen': if you trust it"):
+                Client(url, token="secret")
+            with pytest.raises(ServerError, match="redirects to"):
+                Client(url, "people", token="secret").predict(np.zeros((1, 2)))
+        finally:
+            other.shutdown()
+    assert received == ["/v1/models", "/v1/models/people:predict"]
 
 
 def test_outputs_of_a_conditional_game_are_optional(conditional: Any) -> None:

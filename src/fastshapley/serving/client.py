@@ -20,6 +20,7 @@ from fastshapley.support.shap_import import shap
 
 _MAX_ROWS = 1000  # rows of one request
 _MAX_BYTES = 2_000_000  # size of one request's rows as JSON, in bytes
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Client:
@@ -41,7 +42,7 @@ class Client:
     InputError
         If ``url`` or ``token`` is not valid, or ``model`` is left out and the server has several models.
     ServerError
-        If the server does not answer.
+        If the server does not answer, or redirects to another address: no redirect is followed.
 
     Examples
     --------
@@ -158,10 +159,16 @@ class Client:
         if self._token is not None:
             request.add_header("authorization", f"Bearer {self._token}".encode().decode("latin-1"))
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+            with urllib.request.build_opener(_NoRedirects).open(request, timeout=self.timeout) as response:
                 answer: dict[str, Any] = json.load(response)
                 return answer
         except urllib.error.HTTPError as error:
+            if error.code in _REDIRECTS:
+                error.close()
+                target = error.headers.get("location")
+                raise ServerError(
+                    f"{self.url} redirects to {target!r}: if you trust it, pass its address"
+                ) from None
             with error:
                 reason = error.read().decode(errors="replace")
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -172,6 +179,13 @@ class Client:
             raise ServerError(f"{self.url} does not answer: {getattr(error, 'reason', error)}") from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ServerError(f"{self.url} sent an answer that is not JSON: {error}") from error
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follow no redirect: the token and the rows are only for the server that the user named."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        """Return no request, so that the redirect becomes an error."""
 
 
 class _TooLargeError(ServerError):
