@@ -33,6 +33,7 @@ def test_one_tensor_of_rows_or_one_tensor_per_column(graph: Graph) -> None:
     for body in (
         {"inputs": [tensor(data=data)]},
         {"inputs": [tensor(data=[data])]},
+        {"inputs": [tensor(data=[40.0, 31.5, 0.0, 1.0, 1.0])]},
         {"inputs": [tensor(data=data, datatype="FP32")], "id": "7"},
         {"inputs": [tensor(name, shape=[1], datatype="BYTES", data=[value]) for name, value in ROW.items()]},
         {"inputs": [tensor(name, shape=[1, 1], datatype="BYTES", data=[value]) for name, value in ROW.items()]},
@@ -62,7 +63,30 @@ def test_null_is_a_missing_value(graph: Graph) -> None:
         ([tensor(shape=[2**30, 2**30])], "rows has 5 values"),
         ([tensor(shape=[0, 5], data=[])], "the request has no rows"),
         ([tensor(shape=[5])], r"rows must have shape \(n, 5\)"),
-        ([tensor(data=["40", 31.5, 0, 1, 1])], "rows must be numbers"),
+        ([tensor(shape=[0, 2**31 - 1, 2**31 - 1], data=[])], "the request has no rows"),
+        ([tensor(shape=[1, 0], data=[])], r"rows has shape \[1, 0\], so the request has no rows"),
+        ([tensor(data=40)], "rows has data of type int: pass a list"),
+        ([tensor(data=[[40, 31.5, 0, 1], [1]])], r"rows has nested data whose lists do not match axis 0"),
+        (
+            [tensor(shape=[2, 5], data=[[1, 2, 0, 1, 1, 3], [4, 0, 1, 1]])],
+            r"axis 1 of its shape \[2, 5\]: .*length 5",
+        ),
+        ([tensor(shape=[2, 5], data=[[1, 2, 0, 1, 1], 3, 4, 0, 1, 1])], "lists do not match axis 0"),
+        ([tensor(shape=[2, 5], data=[[1, 2, 0, 1, 1], 3])], "lists do not match axis 1"),
+        ([tensor(data=[[40, 31.5, 0, 1, [1]]])], "rows has data that are nested deeper than its shape"),
+        ([tensor(data=["40", 31.5, 0, 1, 1])], "rows has the value '40', which is not of its datatype FP64"),
+        ([tensor(data=[40, 31.5, 0, 1, True])], "the value True, which is not of its datatype FP64"),
+        ([tensor(data=[[40, 31.5, 0, 1, {}]])], "the value {}, which is not of its datatype FP64"),
+        ([tensor(data=[39.7, 1, 0, 1, 1], datatype="BOOL")], "the value 39.7, which is not of its datatype BOOL"),
+        ([tensor(data=["1", 1, 0, 1, 1], datatype="BOOL")], "the value '1', which is not of its datatype BOOL"),
+        ([tensor(data=[1e9, 1, 0, 1, 1], datatype="INT8")], "1000000000.0, which is not of its datatype INT8"),
+        ([tensor(data=[-129, 1, 0, 1, 1], datatype="INT8")], "-129, which is not of its datatype INT8"),
+        ([tensor(data=[-1, 1, 0, 1, 1], datatype="UINT64")], "-1, which is not of its datatype UINT64"),
+        ([tensor(data=[2**63, 1, 0, 1, 1], datatype="INT64")], "9223372036854775808, which is not"),
+        ([tensor(data=[31.5, 1, 0, 1, 1], datatype="INT32")], "31.5, which is not of its datatype INT32"),
+        ([tensor(data=[1e39, 1, 0, 1, 1], datatype="FP32")], r"1e\+39, which is not of its datatype FP32"),
+        ([tensor("job", shape=[1], datatype="INT8", data=["chef"])], "job has the value 'chef', which is not of"),
+        ([tensor(data=["40", 31.5, 0, 1, 1], datatype="BYTES")], "rows must be numbers"),
         ([tensor(data=[1e999, 31.5, 0, 1, 1])], "rows must be finite"),
         ([tensor(data=[10**400, 31.5, 0, 1, 1])], "rows must be numbers"),
         ([tensor(data=[40, 31.5, 7, 1, 1])], "column 'job' is categorical: pass its codes, 0 to 2"),
@@ -74,6 +98,13 @@ def test_null_is_a_missing_value(graph: Graph) -> None:
 def test_bad_tensors_are_refused(inputs: Any, message: str, graph: Graph) -> None:
     with pytest.raises(InputError, match=message):
         read_rows({"inputs": inputs}, graph, 100)
+
+
+@pytest.mark.parametrize("datatype", ["BOOL", "INT8", "UINT8", "INT64", "UINT64", "FP32", "FP64", "BYTES"])
+def test_values_of_their_datatype_are_taken(datatype: str, graph: Graph) -> None:
+    data = [1, None, 0, 1.0, 0]  # JSON has one type of numbers: 1.0 is an integer, too.
+    (rows,) = read_rows({"inputs": [tensor(datatype=datatype, data=data)]}, graph, 100)
+    np.testing.assert_array_equal(rows, [[1, np.nan, 0, 1, 0]])
 
 
 def test_deeply_nested_lists_do_not_exhaust_the_stack(graph: Graph) -> None:

@@ -7,6 +7,7 @@ optional, nulls stand for outputs that are not known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,20 +41,12 @@ from fastshapley.serving.serving_protocol import (
 from fastshapley.version import __version__
 
 _MAX_AXES = 8  # axes of a tensor
-_DATATYPES = (
-    "BOOL",
-    "BYTES",
-    "FP32",
-    "FP64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-)
+_INTEGER_RANGES = {
+    **{f"INT{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+}
+_LARGEST_FP32 = float(np.finfo(np.float32).max)
+_DATATYPES = ("BOOL", "BYTES", "FP32", "FP64", *_INTEGER_RANGES)
 
 
 def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
@@ -213,40 +206,72 @@ def _read_tensors(body: Any, max_rows: int) -> dict[str, Any]:
         name = part.get("name")
         if not isinstance(name, str) or name in tensors:
             raise InputError(f"each input needs a different name, but one has {name!r}")
-        tensors[name] = _read_tensor(name, part)
-        check_row_count(len(tensors[name]) if tensors[name].ndim else 0, max_rows)
+        tensors[name] = _read_tensor(name, part, max_rows)
     return tensors
 
 
-def _read_tensor(name: str, part: dict[str, Any]) -> Any:
+def _read_tensor(name: str, part: dict[str, Any], max_rows: int) -> Any:
     """Return one tensor as an array of objects in its shape."""
-    shape, datatype, data = part.get("shape"), part.get("datatype"), part.get("data")
+    shape, datatype = part.get("shape"), part.get("datatype")
     if datatype not in _DATATYPES:
         raise InputError(f"{name} has datatype {datatype!r}: use one of {', '.join(_DATATYPES)}")
     valid = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)
     if not isinstance(shape, list) or not valid or len(shape) > _MAX_AXES:
         raise InputError(f"{name} has an invalid shape: it must be a list of at most {_MAX_AXES} integers")
-    flat: list[Any] = []
-    _flatten(data, flat, len(shape) + 1)
-    size = 1
-    for length in shape:
-        size *= length  # Python's integers do not overflow.
-    if size != len(flat):
-        raise InputError(f"{name} has {len(flat)} values, but its shape {shape} needs {size}")
-    tensor = np.empty(len(flat), dtype=object)
-    tensor[:] = flat
+    if 0 in shape:
+        raise InputError(f"{name} has shape {shape}, so the request has no rows: each size must be at least 1")
+    values = _flat_values(name, part.get("data"), shape)
+    check_row_count(shape[0] if shape else 0, max_rows)
+    _check_datatype(name, values, datatype)
+    tensor = np.empty(len(values), dtype=object)
+    tensor[:] = values
     return tensor.reshape(shape)
 
 
-def _flatten(data: Any, flat: list[Any], depth: int) -> None:
-    if not isinstance(data, list) or depth == 0:
-        flat.append(data)
-        return
-    for part in data:
-        if isinstance(part, list):
-            _flatten(part, flat, depth - 1)
-        else:
-            flat.append(part)
+def _flat_values(name: str, data: Any, shape: list[int]) -> list[Any]:
+    """Return the values of a tensor, whose data are one flat list, or lists nested as its shape says."""
+    if not isinstance(data, list):
+        raise InputError(f"{name} has data of type {type(data).__name__}: pass a list of values")
+    if list not in set(map(type, data)):
+        size = math.prod(shape)
+        if size != len(data):
+            raise InputError(f"{name} has {len(data)} values, but its shape {shape} needs {size}")
+        return data
+    parts = [data]
+    for axis, size in enumerate(shape):
+        if any(not isinstance(part, list) or len(part) != size for part in parts):
+            raise InputError(
+                f"{name} has nested data whose lists do not match axis {axis} of its shape {shape}: pass lists of "
+                f"length {size} there, or one flat list"
+            )
+        parts = [value for part in parts for value in part]
+    if list in set(map(type, parts)):
+        raise InputError(f"{name} has data that are nested deeper than its shape {shape}: pass one list per axis")
+    return parts
+
+
+def _check_datatype(name: str, values: list[Any], datatype: str) -> None:
+    """Raise an error if a value is not of the tensor's datatype. Null is a missing value of any datatype."""
+    given = [value for value in values if value is not None]
+    if datatype == "BOOL":
+        wrong = [value for value in given if value not in (False, True)]
+    elif datatype in _INTEGER_RANGES:
+        low, high = _INTEGER_RANGES[datatype]
+        wrong = [
+            value for value in given if not (_is_number(value) and low <= value <= high and value == value // 1)
+        ]
+    elif datatype == "FP32":
+        wrong = [value for value in given if not (_is_number(value) and abs(value) <= _LARGEST_FP32)]
+    elif datatype == "FP64":
+        wrong = [value for value in given if not _is_number(value)]
+    else:
+        wrong = []  # BYTES may hold a category of any type.
+    if wrong:
+        raise InputError(f"{name} has the value {wrong[0]!r}, which is not of its datatype {datatype}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (float, int)
 
 
 def _rows_from_columns(tensors: dict[str, Any]) -> Sequence[dict[str, Any]]:
@@ -326,8 +351,8 @@ def _request_schema(graph: Graph, examples: list[dict[str, Any]]) -> dict[str, A
         data = fixed_numbers_schema(len(part["data"]), nullable=not graph.needs_outputs)
         if part["name"] == "rows" and graph.image_shape is None:
             data = tuple_schema([_code_schema(graph.categories(column)) for column in graph.columns])
-        constants = {name: {"const": part[name]} for name in ("name", "shape")}
-        tensors.append(object_schema(**constants, datatype={"enum": list(_DATATYPES)}, data=data))
+        constants = {name: {"const": part[name]} for name in ("name", "shape", "datatype")}
+        tensors.append(object_schema(**constants, data=data))
     return object_schema(inputs=tuple_schema(tensors))
 
 
