@@ -205,6 +205,39 @@ def test_a_server_without_token_answers_only_to_local_host_names(server: Server,
     assert server_with_token.ask("/v2/health/ready", headers={"Host": "evil.example"})[0] == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/models/", "/v2/", "/docs/", "/v1/models/people/"])
+def test_nothing_redirects_to_the_host_of_a_request(server: Server, path: str) -> None:
+    connection = server.connect()
+    connection.request("GET", path, headers={"Host": "evil.example"})
+    response = connection.getresponse()
+    assert (response.status, response.getheader("location")) == (404, None)
+    assert b"evil" not in response.read()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
+def test_a_page_of_another_origin_cannot_post_without_permission(
+    server: Server, rows: list[Any], content_type: str
+) -> None:
+    """Browsers send bodies of these types without asking the server first."""
+    for origin in ("https://evil.example", "null"):
+        status, answer = server.ask(
+            EXPLAIN, {"instances": rows}, headers={"Origin": origin, "Content-Type": content_type}
+        )
+        assert (status, answer["error"]) == (
+            415,
+            "a page must send its rows with the content-type application/json",
+        )
+
+
+def test_pages_may_post_json_and_programs_need_no_type(server: Server, rows: list[Any]) -> None:
+    page = {"Origin": "http://localhost", "Content-Type": "application/json; charset=utf-8"}
+    for headers in (page, {"Content-Type": "application/x-www-form-urlencoded"}, {}):  # curl -d sends the second
+        assert server.ask(EXPLAIN, {"instances": rows}, headers=headers)[0] == 200
+
+
 def test_other_origins_are_not_allowed_by_default(server: Server) -> None:
     connection = server.connect()
     connection.request("GET", "/v1/models", headers={"Origin": "https://example.org"})

@@ -101,6 +101,7 @@ class ServingApp(Starlette):
             exception_handlers={404: _not_found, 405: _wrong_method},
             lifespan=self._lifespan,
         )
+        self.router.redirect_slashes = False  # A redirect would lead to whatever host the request names.
         self._direct: dict[str, tuple[str, Endpoint]] = {}
         if not origins:
             self._direct = {

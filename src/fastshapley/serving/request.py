@@ -103,10 +103,31 @@ class ServerRequest:
         length = self.http.headers.get("content-length", "")
         return int(length) if length.isdecimal() and len(length) < 20 else 0
 
+    def check_content_type(self) -> None:
+        """Raise an error if a page sends a body of a type that needs no permission of the server.
+
+        Browsers let the pages of all origins post forms and plain text. For JSON, they ask the server first.
+
+        Raises
+        ------
+        RequestError
+            If the request has an origin, which browsers add, and its body is not JSON.
+        """
+        if self._header(b"origin") is None:
+            return
+        content_type = self._header(b"content-type") or b""
+        if content_type.partition(b";")[0].strip().lower() != b"application/json":
+            raise RequestError(415, "a page must send its rows with the content-type application/json")
+
     def host(self) -> bytes:
         """Return the host name that the client asked for, without the port."""
-        for header, value in self.http.scope["headers"]:  # This is ten times as fast as Starlette's headers.
-            if header == b"host":
-                name: bytes = value
-                return name[: name.find(b"]") + 1] if name.startswith(b"[") else name.partition(b":")[0]
-        return b""
+        name = self._header(b"host") or b""
+        return name[: name.find(b"]") + 1] if name.startswith(b"[") else name.partition(b":")[0]
+
+    def _header(self, wanted: bytes) -> bytes | None:
+        """Return the first header of a name. This is ten times as fast as Starlette's headers."""
+        for name, value in self.http.scope["headers"]:
+            if name == wanted:
+                found: bytes = value
+                return found
+        return None

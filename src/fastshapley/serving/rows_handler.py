@@ -50,6 +50,7 @@ class RowsHandler:
         read, max_rows = route.read, self._state.limits.rows
 
         async def respond(request: ServerRequest) -> Response:
+            request.check_content_type()
             model = find_model(self._state, request)
             body = await request.read_body()
             if len(body) <= _SMALL_BODY:
