@@ -28,6 +28,7 @@ from fastshapley.fit.settings import Settings
 from fastshapley.fit.setup import FitData, check_labels, players_of
 from fastshapley.networks import Backbone, UNet
 from fastshapley.sklearn_interface import SklearnInterface
+from fastshapley.support.forked_process import use_one_thread_after_forks
 from fastshapley.support.shap_import import shap
 from fastshapley.training.checkpoint import Checkpoint
 from fastshapley.training.process_group import ProcessGroup
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from fastshapley.bulk.job import Explained
 
 ESTIMATORS = {"exact": exact, "kernel": kernel, "permutation": permutation}
+use_one_thread_after_forks()
 
 
 @dataclass(frozen=True)
