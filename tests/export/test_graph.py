@@ -22,7 +22,7 @@ from small_images import X as IMAGES
 from fastshapley import FastSHAP
 from fastshapley.errors import FileFormatError, InputError
 from fastshapley.export import graph as graph_module
-from fastshapley.export.graph import Graph, sealed
+from fastshapley.export.graph import Graph, open_session, sealed
 
 onnx = pytest.importorskip("onnx", reason="needs the onnx extra")
 
@@ -318,3 +318,73 @@ def test_a_graph_with_metadata_that_is_not_text_is_refused(path: Path) -> None:
     assert b'"version"' in content
     with pytest.raises(FileFormatError, match="damaged"):
         Graph(content.replace(b'"version"', b'"vers\xff\xff\xff"'))
+
+
+def external(tensor: Any, file: str) -> None:
+    """Make a tensor one whose data are in another file."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", file
+
+
+def initializer(model: Any) -> Any:
+    return next(tensor for tensor in model.graph.initializer if tensor.HasField("raw_data"))
+
+
+def attribute(model: Any) -> Any:
+    node = model.graph.node.add(op_type="Constant", output=["unused"])
+    return node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR).t
+
+
+def attribute_of_a_subgraph(model: Any) -> Any:
+    node = model.graph.node.add(op_type="If", output=["unused"])
+    inner = node.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH).g
+    return inner.node.add(op_type="Constant").attribute.add(name="value", type=onnx.AttributeProto.TENSOR).t
+
+
+def attribute_of_a_function(model: Any) -> Any:
+    node = model.functions.add(name="f", domain="d").node.add(op_type="Constant")
+    return node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR).t
+
+
+def sparse_initializer(model: Any) -> Any:
+    return model.graph.sparse_initializer.add().values
+
+
+@pytest.mark.parametrize(
+    "choose", [initializer, attribute, attribute_of_a_subgraph, attribute_of_a_function, sparse_initializer]
+)
+def test_a_graph_with_tensors_in_other_files_is_refused(
+    choose: Callable[[Any], Any], path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime reads such files below the working directory, whatever they are."""
+    (tmp_path / "secret").write_bytes(bytes(100_000))
+    monkeypatch.chdir(tmp_path)
+    model = onnx.load(path)
+    del model.metadata_props[-1]  # the digest of the file
+    external(choose(model), "secret")
+    data = sealed(model.SerializeToString())
+    (tmp_path / "other.onnx").write_bytes(data)
+    for source in (data, tmp_path / "other.onnx"):
+        with pytest.raises(FileFormatError, match=r"has a tensor in another file .* as a single file"):
+            Graph(source)
+
+
+def test_a_file_in_the_format_of_onnxruntime_is_refused(path: Path, tmp_path: Path) -> None:
+    """Such a file can have tensors in other files, and its content cannot be checked."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "graph.ort")
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with pytest.raises(FileFormatError, match="is cut short, damaged or not an ONNX graph"):
+        Graph(tmp_path / "graph.ort")
+
+
+def test_a_session_of_a_user_model_refuses_tensors_in_other_files(path: Path) -> None:
+    model = onnx.load(path)
+    assert open_session(path.read_bytes(), "model.onnx").get_inputs()[0].name == "rows"
+    external(initializer(model), "secret")
+    with pytest.raises(FileFormatError, match=r"^model\.onnx has a tensor in another file"):
+        open_session(model.SerializeToString(), "model.onnx")

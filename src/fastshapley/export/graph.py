@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,8 @@ class Graph:
     FileNotFoundError
         If ``source`` is a path without a file.
     FileFormatError
-        If ``source`` is not an ONNX graph that `FastSHAP.export_onnx` wrote, or a newer version wrote it.
+        If ``source`` is not an ONNX graph that `FastSHAP.export_onnx` wrote, a newer version wrote it, or it has
+        tensors in other files.
     """
 
     def __init__(self, source: str | os.PathLike[str] | bytes, threads: int = 1) -> None:
@@ -83,7 +84,7 @@ class Graph:
             raise FileNotFoundError(f"{label} does not exist or is not a file")
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
         has_digest = _check_seal(data, label)
-        self._session = _open_session(data, label, threads)
+        self._session = open_session(data, label, threads)
         self.about: dict[str, Any] = _read_metadata(self._session, label, has_digest)
         self.image_shape: tuple[int, ...] | None = None
         self._columns: list[_Column] = []
@@ -360,15 +361,84 @@ def _check_seal(data: bytes, label: str) -> bool:
     return True
 
 
-def _open_session(data: bytes, label: str, threads: int) -> Any:
-    """Open a graph with onnxruntime."""
+def read_model(data: bytes, label: str) -> Any:
+    """Read an ONNX file of any origin, and refuse it if its tensors are in other files.
+
+    onnxruntime reads such files from the working directory, so their content could become part of an answer.
+
+    Parameters
+    ----------
+    data : bytes
+        Content of the file.
+    label : str
+        Name of the file in error messages.
+
+    Returns
+    -------
+    model : onnx.ModelProto
+        The model.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is not an ONNX graph, or has tensors in other files.
+    """
+    onnx = require("onnx", "onnx")
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except Exception as error:  # protobuf's errors are not public.
+        raise FileFormatError(f"{label} is cut short, damaged or not an ONNX graph ({error})") from error
+    for part in _messages(model):
+        if isinstance(part, onnx.TensorProto) and (
+            part.data_location == onnx.TensorProto.EXTERNAL or part.external_data
+        ):
+            raise FileFormatError(
+                f"{label} has a tensor in another file (external data): save it with onnx.save as a single file"
+            )
+    return model
+
+
+def open_session(data: bytes, label: str, threads: int = 0) -> Any:
+    """Open an ONNX file of any origin with onnxruntime. See `read_model`.
+
+    Parameters
+    ----------
+    data : bytes
+        Content of the file.
+    label : str
+        Name of the file in error messages.
+    threads : int, default=0
+        Threads for one run. 0 lets onnxruntime choose.
+
+    Returns
+    -------
+    session : onnxruntime.InferenceSession
+        The session.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is not an ONNX graph, or has tensors in other files.
+    """
+    read_model(data, label)
     runtime = require("onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
+    # onnxruntime must not take the file for one of its own format, which could hide tensors in other files.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common base class.
         raise FileFormatError(f"{label} is cut short, damaged or not an ONNX graph ({error})") from error
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """Yield a protobuf message and all messages in it."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in [value] if hasattr(value, "ListFields") else value:
+                yield from _messages(part)
 
 
 def _read_metadata(session: Any, label: str, has_digest: bool) -> dict[str, Any]:
