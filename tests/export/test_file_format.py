@@ -330,7 +330,8 @@ def test_a_file_of_a_conditional_game_without_one_of_its_tensors_is_refused(
 ) -> None:
     config, tensors = parts_of(conditional.saved)
     # The first files do not have these.
-    optional = {"value_function.surrogate.model_null", "errors.noise_scale", "errors.game"}
+    optional = {"value_function.surrogate.model_null"}
+    optional |= {f"errors.{name}" for name in ("noise_scale", "game", "low", "high")}
     assert {"value_function.rows", "value_function.surrogate.null", "reference.gaps"} < tensors.keys()
     for name in tensors.keys() - optional:
         write_unchecked(tmp_path / "file", config, {key: tensors[key] for key in tensors.keys() - {name}})
@@ -441,12 +442,16 @@ def test_a_network_that_is_larger_than_its_file_is_refused(
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-@pytest.mark.parametrize("part", ["network.body", "errors.", "value_function.network.body"])
+@pytest.mark.parametrize(
+    "part", ["network.body", "network.scale", "errors.", "value_function.network.body", "value_function.null"]
+)
 def test_weights_that_are_not_finite_are_refused(
     exported: Exported, part: str, number: float, tmp_path: Path
 ) -> None:
     config, tensors = parts_of(exported.saved)
-    chosen = next(tensor for name, tensor in tensors.items() if name.startswith(part) and name.endswith("weight"))
+    chosen = next(
+        tensor for name, tensor in tensors.items() if name.startswith(part) and name.endswith(("weight", part))
+    )
     chosen.view(-1)[0] = number
     write_unchecked(tmp_path / "file", config, tensors)
     with pytest.raises(FileFormatError, match=r"file: the file is damaged: .* not finite"):

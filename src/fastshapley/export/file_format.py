@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from numbers import Integral
@@ -198,7 +198,10 @@ def _fitted(
         if weights := with_prefix(tensors, "errors"):
             errors = ErrorBars(network)
             load_weights(errors.head, weights, "network")
-    _check_finite(network, None if errors is None else errors.head, getattr(imitation_of(game), "network_", None))
+    parts = (network, getattr(errors, "head", None), getattr(imitation_of(game), "network_", None))
+    learnt = [weight for part in parts if isinstance(part, nn.Module) for weight in part.parameters()]
+    nulls = [tensor for name, tensor in tensors.items() if name.endswith(".null")]
+    _check_finite([*learnt, network.scale, *nulls])
     if not (reference := with_prefix(tensors, "reference")):
         raise FileFormatError(
             "the file was written before explainers kept a reference for check: fit and save it again"
@@ -217,10 +220,9 @@ def _fitted(
     )
 
 
-def _check_finite(*networks: nn.Module | None) -> None:
-    for network in networks:
-        if network is not None and not all(weight.isfinite().all() for weight in network.parameters()):
-            raise FileFormatError("the file is damaged: a network has weights that are not finite")
+def _check_finite(tensors: Iterable[Tensor]) -> None:
+    if not all(tensor.isfinite().all() for tensor in tensors):
+        raise FileFormatError("the file is damaged: it has weights that are not finite")
 
 
 @contextmanager
