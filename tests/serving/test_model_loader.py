@@ -48,7 +48,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_a_damaged_graph_is_an_error_with_its_path(exported: Any, tmp_path: Path) -> None:
     short = tmp_path / "short.onnx"
     short.write_bytes(exported.graph.read_bytes()[:1000])
-    with pytest.raises(FileFormatError, match=r"short\.onnx: the graph is cut short"):
+    with pytest.raises(FileFormatError, match=r"short\.onnx cannot be served: the graph is cut short"):
         ModelLoader().load("people", short)
 
 
@@ -81,6 +81,13 @@ def test_closing_stops_a_running_export(exported: Any) -> None:
         loader.close()
         time.sleep(0.01)
     assert "its export was stopped" in str(errors[0])
+
+
+def test_a_trial_that_takes_too_long_is_stopped(exported: Any) -> None:
+    with pytest.raises(
+        FileFormatError, match=r"people\.onnx cannot be served: its trial took more than 0\.01 seconds"
+    ):
+        ModelLoader(trial_timeout=0.01).load("people", exported.graph)
 
 
 def test_rows_whose_results_are_not_finite_are_marked(graph: Graph) -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -31,6 +32,7 @@ Array = NDArray[np.floating[Any]]
 # Metadata that ends a file, as ONNX's protobuf encodes it: the key, then 64 digits.
 _SEAL = b"\x72\x56\x0a\x12fastshapley.sha256\x12\x40"
 _DIGEST_BYTES = 64
+_LOOPS = frozenset(("Loop", "Scan", "SequenceMap"))  # ONNX operators
 _INFINITE = frozenset((math.inf, -math.inf))
 _PLAIN_TYPES = frozenset((float, int, bool, type(None)))  # types that a float array takes without conversion
 _LONGEST_VALUE = 40  # characters of a bad value that an error message quotes
@@ -85,6 +87,8 @@ class Graph:
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
         has_digest = _check_seal(data, label)
         self._session = open_session(data, label, threads)
+        self._run_options = require("onnxruntime", "onnx").RunOptions
+        self._runs: dict[Any, float] = {}  # when each run began that is under way
         self.about: dict[str, Any] = _read_metadata(self._session, label, has_digest)
         self.image_shape: tuple[int, ...] | None = None
         self._columns: list[_Column] = []
@@ -254,8 +258,10 @@ class Graph:
                 verb = "needs" if self.needs_outputs else "takes"
                 raise InputError(f"this graph also {verb} the model's outputs: pass outputs of shape {shape}")
             inputs["outputs"] = np.asarray(outputs, dtype=np.float64)
+        run = self._run_options()
+        self._runs[run] = time.monotonic()
         try:
-            return dict(zip(self.results, self._session.run(self.results, inputs), strict=True))
+            return dict(zip(self.results, self._session.run(self.results, inputs, run), strict=True))
         except Exception:  # onnxruntime's errors have no common base class.
             kind = "float64" if self.image_shape is None else "float32"
             row_shape = self.image_shape or (len(self._columns),)
@@ -263,6 +269,21 @@ class Graph:
                 expected, given = f"{kind} {(len(rows), *row_shape)}", f"{rows.dtype} {rows.shape}"
                 raise InputError(f"rows must be {expected}, but are {given}: call encode first") from None
             raise
+        finally:
+            del self._runs[run]
+
+    def stop_runs(self, seconds: float) -> None:
+        """Stop runs in other threads that have taken longer than this. They raise an error.
+
+        Parameters
+        ----------
+        seconds : float
+            Longest time of a run, in seconds.
+        """
+        latest_start = time.monotonic() - seconds
+        for run, start in list(self._runs.items()):
+            if start <= latest_start:
+                run.terminate = True
 
     def sums_with(self, outputs: Array | None) -> str:
         """Return whose output the values sum to, given the outputs of a call.
@@ -430,6 +451,17 @@ def open_session(data: bytes, label: str, threads: int = 0) -> Any:
         return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common base class.
         raise FileFormatError(f"{label} is cut short, damaged or not an ONNX graph ({error})") from error
+
+
+def has_loops(data: bytes) -> bool:
+    """Return whether an ONNX file has loops, so that its rows decide how long it runs.
+
+    Parameters
+    ----------
+    data : bytes
+        Content of the file.
+    """
+    return any(getattr(part, "op_type", "") in _LOOPS for part in _messages(read_model(data, "the graph")))
 
 
 def _messages(message: Any) -> Iterator[Any]:

@@ -117,6 +117,8 @@ class Batcher:
     def _outcomes(self, batch: list[_PendingRequest]) -> list[Results | Exception]:
         """Return the results of each request. If the joint run fails, run each request alone."""
         try:
+            if all(request.cancelled for request in batch):
+                raise RuntimeError("the run was cancelled")
             if len(batch) == 1:
                 return [self._compute(*batch[0].arrays)]
             columns = zip(*(request.arrays for request in batch), strict=True)

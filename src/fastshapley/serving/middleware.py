@@ -121,17 +121,19 @@ class RequestMiddleware:
         return respond
 
     async def cancel_overdue(self) -> None:
-        """Cancel requests that exceed the time limit, until this task is cancelled.
+        """Cancel requests that exceed the time limit, and stop runs of graphs, until this task is cancelled.
 
         One check from time to time is cheaper than a timer for each request.
         """
         seconds = self._state.limits.seconds
+        pause = min(1.0, seconds / 4)
         while True:
-            await asyncio.sleep(min(1.0, seconds / 4))
+            await asyncio.sleep(pause)
             latest_start = time.perf_counter() - seconds
             for task in [task for task, start in self._started.items() if start < latest_start]:
                 self._overdue.add(task)
                 task.cancel()
+            self._state.models.stop_runs(seconds + pause)  # By then nobody waits for their results.
 
     def _check_host(self, request: ServerRequest) -> None:
         assert self._hosts is not None

@@ -1,4 +1,7 @@
-"""Load a model from its file: an exported graph, or a saved explainer that another process exports first."""
+"""Load a model from its file: an exported graph, or a saved explainer that another process exports first.
+
+Another process also tries each graph first: see `graph_trial`.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,20 @@ import math
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 
 from fastshapley.errors import FileFormatError
 from fastshapley.export.graph import Array, Graph
-from fastshapley.serving.batching import MAX_BATCH_ROWS, Batcher, Results
+from fastshapley.serving.batching import Batcher, Results
+from fastshapley.serving.graph_trial import QUICK, TRIAL_COMMAND
 
 # With -P, Python imports nothing from the current folder.
 EXPORT_COMMAND = (sys.executable, "-P", "-m", "fastshapley", "export")
-_QUICK_SECONDS = 2e-3  # longest time that one row may take on the event loop; a full batch may take ten times that
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class ServedModel:
 
 
 class ModelLoader:
-    """Loads models, and keeps track of the processes that export saved explainers.
+    """Loads models, and keeps track of the processes and graphs that run.
 
     Parameters
     ----------
@@ -53,11 +56,20 @@ class ModelLoader:
         Longest time that one export may take, in seconds.
     export_command : sequence of str, optional
         Command that exports. It is called with the explainer's file, ``--output`` and the graph's file.
+    trial_timeout : float, default=60.0
+        Longest time that a new graph may take for some examples, in seconds.
     """
 
-    def __init__(self, export_timeout: float = 600.0, export_command: Sequence[str] = EXPORT_COMMAND) -> None:
+    def __init__(
+        self,
+        export_timeout: float = 600.0,
+        export_command: Sequence[str] = EXPORT_COMMAND,
+        trial_timeout: float = 60.0,
+    ) -> None:
         self._export_timeout, self._export_command = export_timeout, export_command
-        self._exports: set[subprocess.Popen[str]] = set()  # exports that are running
+        self._trial_timeout = trial_timeout
+        self._processes: set[subprocess.Popen[bytes]] = set()  # exports and trials that are running
+        self._graphs: WeakSet[Graph] = WeakSet()  # also graphs that were replaced while they ran
 
     def load(self, name: str, file: Path) -> ServedModel:
         """Load a model.
@@ -79,45 +91,69 @@ class ModelLoader:
         FileNotFoundError
             If there is no such file.
         FileFormatError
-            If the file is damaged or cannot be exported.
+            If the file is damaged, cannot be exported, or its graph does not end in time.
         """
         if not file.is_file():
             raise FileNotFoundError(f"{file} does not exist or is not a file")
         data = file.read_bytes() if file.suffix == ".onnx" else self._export(file)
-        try:
-            graph = Graph(data)
-        except FileFormatError as error:
-            raise FileFormatError(f"{file}: {error}") from error
+        quick = self._is_quick(data, file)
+        graph = Graph(data)
+        self._graphs.add(graph)
 
         def compute(*arrays: Array) -> Results:
             return run_graph(graph, *arrays)
 
-        return ServedModel(name, graph, data, Batcher(compute, quick=_is_quick(graph)))
+        return ServedModel(name, graph, data, Batcher(compute, quick=quick))
+
+    def stop_runs(self, seconds: float) -> None:
+        """Stop runs of all loaded graphs that have taken longer than this. They raise an error.
+
+        Parameters
+        ----------
+        seconds : float
+            Longest time of a run, in seconds.
+        """
+        for graph in list(self._graphs):
+            graph.stop_runs(seconds)
 
     def close(self) -> None:
-        """Stop the exports that are running."""
-        for process in list(self._exports):
-            process.terminate()
+        """Stop the exports, trials and graphs that are running."""
+        for process in list(self._processes):
+            process.kill()
+        self.stop_runs(0.0)
 
     def _export(self, file: Path) -> bytes:
         """Export a saved explainer in another process, because this one must not import torch."""
         with tempfile.TemporaryDirectory() as folder:
             graph = Path(folder) / "graph.onnx"
-            command = [*self._export_command, str(file), "--output", str(graph)]
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-                self._exports.add(process)
-                try:
-                    _, errors = process.communicate(timeout=self._export_timeout)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    reason = f"its export took more than {self._export_timeout:g} seconds"
-                    raise FileFormatError(f"{file} cannot be served: {reason}") from None
-                finally:
-                    self._exports.discard(process)
-            if process.returncode:
-                reason = (errors.strip().splitlines() or ["its export was stopped"])[-1]
-                raise FileFormatError(f"{file} cannot be served: {reason.removeprefix('fastshapley export: ')}")
+            self._run(
+                [*self._export_command, str(file), "--output", str(graph)], file, "export", self._export_timeout
+            )
             return graph.read_bytes()
+
+    def _is_quick(self, data: bytes, file: Path) -> bool:
+        """Try a graph in another process, and return whether it is fast enough for the event loop."""
+        limit = self._trial_timeout
+        # The process ends soon even if nobody is left to stop it.
+        return self._run([*TRIAL_COMMAND, str(limit + 10)], file, "trial", limit, data) == QUICK
+
+    def _run(self, command: Sequence[str], file: Path, work: str, timeout: float, data: bytes = b"") -> str:
+        """Run a process that works on a file, with data as its input, and return what it prints."""
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            self._processes.add(process)
+            try:
+                output, errors = process.communicate(data, timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                reason = f"its {work} took more than {timeout:g} seconds"
+                raise FileFormatError(f"{file} cannot be served: {reason}") from None
+            finally:
+                self._processes.discard(process)
+        if process.returncode:
+            reason = (errors.decode(errors="replace").strip().splitlines() or [f"its {work} was stopped"])[-1]
+            raise FileFormatError(f"{file} cannot be served: {reason.removeprefix('fastshapley export: ')}")
+        return output.decode()
 
 
 def run_graph(graph: Graph, *arrays: Array) -> Results:
@@ -141,18 +177,3 @@ def run_graph(graph: Graph, *arrays: Array) -> Results:
     if not all(math.isfinite(np.vdot(part, part)) for part in (values, predictions)):
         results["finite"] = np.logical_and(np.isfinite(values).all((1, 2)), np.isfinite(predictions).all(1))
     return results
-
-
-def _is_quick(graph: Graph) -> bool:
-    """Measure whether a run is fast enough for the event loop, for one row and for a full batch."""
-    row, outputs = graph.example()
-    for rows, limit in ((1, _QUICK_SECONDS), (MAX_BATCH_ROWS, 10 * _QUICK_SECONDS)):
-        arrays = [np.repeat(array, rows, axis=0) for array in (row, outputs) if array is not None]
-        durations = []
-        for _ in range(3):
-            start = time.perf_counter()
-            graph(*arrays)
-            durations.append(time.perf_counter() - start)
-        if min(durations) > limit:
-            return False
-    return True

@@ -110,8 +110,18 @@ class ModelStore(Mapping[str, ServedModel]):
                 self._versions[name] = version
                 on_reload(name, await self._reload(name, file))
 
+    def stop_runs(self, seconds: float) -> None:
+        """Stop runs of graphs that have taken longer than this.
+
+        Parameters
+        ----------
+        seconds : float
+            Longest time of a run, in seconds.
+        """
+        self._loader.stop_runs(seconds)
+
     async def close(self) -> None:
-        """Stop watching, and stop exports that are running."""
+        """Stop watching, and stop exports, trials and graphs that are running."""
         self._closed.set()
         self._loader.close()
 

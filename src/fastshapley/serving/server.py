@@ -7,8 +7,10 @@ import contextlib
 import ipaddress
 import logging
 import math
+import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -25,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_FRAMING_BYTES = 64 * 1024  # bytes of a request's header, or of its trailers
 _DRAIN_SECONDS = 0.3  # time for requests that were under way when the shutdown began; it is waited for twice
+_EXIT_SECONDS = 3.0  # time for the threads to end after a shutdown
 _KEEP_ALIVE_SECONDS = 75  # longer than load balancers keep idle connections
 _MAX_CONNECTIONS = 1000
 _HEALTH_PATH = b"/v2/health/"
@@ -75,8 +78,10 @@ def serve(app: ServingApp, host: str, port: int, *, patience: float = 30.0, log_
         limit_concurrency=_MAX_CONNECTIONS,
     )
     try:
+        server = _DrainingServer(config, app.server_state)
         with contextlib.suppress(KeyboardInterrupt):
-            _DrainingServer(config, app.server_state).run()
+            server.run()
+        server.returned = True
     except SystemExit:  # uvicorn exits if it cannot start.
         raise OSError(f"cannot listen on {host}, port {port}: the log above says why") from None
 
@@ -110,6 +115,7 @@ class _DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config)
         self._state = state
+        self.returned = False  # whether `run` has returned
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -121,12 +127,25 @@ class _DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._state.stopping = True
+        limit = threading.Timer(self._stop_seconds(), self._exit_if_stuck)
+        limit.daemon = True
+        limit.start()
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         await asyncio.sleep(_DRAIN_SECONDS)
         for server in self.servers:
             server.close()
         await asyncio.sleep(_DRAIN_SECONDS)
         await super().shutdown(sockets)
+
+    def _stop_seconds(self) -> float:
+        """Return how long a shutdown may take, until the process has ended."""
+        return 2 * _DRAIN_SECONDS + (self.config.timeout_graceful_shutdown or 0) + _EXIT_SECONDS
+
+    def _exit_if_stuck(self) -> None:
+        """End the process if a graph keeps it from ending: Python waits for all threads."""
+        if not self.returned or not threading.main_thread().is_alive():
+            logger.critical("a graph does not end: the server stops without waiting for it")
+            os._exit(1)
 
 
 class _GuardedConnection(HttpToolsProtocol):
