@@ -92,8 +92,20 @@ def test_a_trial_that_takes_too_long_is_stopped(exported: Any) -> None:
 
 def test_rows_whose_results_are_not_finite_are_marked(graph: Graph) -> None:
     good = graph.example()[0]
-    assert "finite" not in run_graph(graph, good)
+    assert "valid" not in run_graph(graph, good)
     bad = good.copy()
     bad[0, :2] = 1e308, -1e308
     results = run_graph(graph, np.concatenate([good, bad]))
-    assert results["finite"].tolist() == [True, False]
+    assert results["valid"].tolist() == [True, False]
+
+
+def test_rows_whose_values_do_not_sum_to_the_prediction_are_marked(graph: Graph, groups_graph: Path) -> None:
+    good = graph.example()[0]
+    bad = good.copy()
+    bad[0, 1] = 1e300  # The values are finite, but 1e37.
+    assert np.isfinite(graph(bad)["shap_values"]).all()
+    assert run_graph(graph, np.concatenate([good, bad, good]))["valid"].tolist() == [True, False, True]
+    not_normalized = Graph(groups_graph)
+    results = run_graph(not_normalized, not_normalized.example()[0])  # Its values sum to the prediction only about.
+    assert np.abs(results["shap_values"].sum(1) + results["base_values"] - results["predictions"]).max() > 1e-6
+    assert "valid" not in results

@@ -66,6 +66,8 @@ class Graph:
         Whether the graph needs them. If not, it has a surrogate that estimates them.
     sums_to : {"model", "surrogate", "game"}
         Whose output the values sum to if optional outputs are left out.
+    normalized : bool
+        Whether values plus base values sum to the predictions for every row. Otherwise they do so about.
     results : list of str
         Names of the arrays that a call returns.
     about : dict
@@ -114,6 +116,7 @@ class Graph:
         self.takes_outputs = len(self._session.get_inputs()) > 1
         # The first graphs do not say what their values sum to.
         self.sums_to: str = self.about.get("sums_to", "model" if self.takes_outputs else "surrogate")
+        self.normalized: bool = self.about.get("normalized", False)  # The first graphs do not say that either.
         self.needs_outputs = self.takes_outputs and self.sums_to != "surrogate"
         self.results: list[str] = [output.name for output in self._session.get_outputs()]
 

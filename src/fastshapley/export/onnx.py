@@ -160,6 +160,7 @@ def describe(fitted: Fitted) -> dict[str, Any]:
         "link": link_of(game),
         "scale": scale_of(game),
         "sums_to": graph_sums_to(game),
+        "normalized": fitted.normalized,
         "report": None if report is None else report.to_dict(),
     }
     ranges = schema.ranges(fitted.reference.sample)

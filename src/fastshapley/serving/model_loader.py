@@ -15,6 +15,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastshapley.errors import FileFormatError
 from fastshapley.export.graph import Array, Graph
@@ -23,6 +24,7 @@ from fastshapley.serving.graph_trial import QUICK, TRIAL_COMMAND
 
 # With -P, Python imports nothing from the current folder.
 EXPORT_COMMAND = (sys.executable, "-P", "-m", "fastshapley", "export")
+_TOLERANCE = 1e-6  # largest gap between the sum of the values and the prediction, relative to the prediction
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,9 @@ class ModelLoader:
 
 
 def run_graph(graph: Graph, *arrays: Array) -> Results:
-    """Run a graph and check that its results are finite.
+    """Run a graph and check its results: numbers must be finite, and values must sum to the predictions.
+
+    For numbers far from the training data, a network can return values so large that their sum is all rounding.
 
     Parameters
     ----------
@@ -169,11 +173,21 @@ def run_graph(graph: Graph, *arrays: Array) -> Results:
     Returns
     -------
     results : dict of str to ndarray
-        The graph's results. If some are not finite, ``finite`` of shape (n,) tells which rows are.
+        The graph's results. If some are not valid, ``valid`` of shape (n,) tells which rows are.
     """
     results: Results = dict(graph(*arrays))
-    values, predictions = results["shap_values"], results["predictions"]
+    values, base, predictions = (results[name] for name in ("shap_values", "base_values", "predictions"))
     # The sum of squares is finite if all numbers are, and it is the fastest test.
-    if not all(math.isfinite(np.vdot(part, part)) for part in (values, predictions)):
-        results["finite"] = np.logical_and(np.isfinite(values).all((1, 2)), np.isfinite(predictions).all(1))
+    finite = all(math.isfinite(np.vdot(part, part)) for part in (values, predictions))
+    if not finite or (graph.normalized and not _sums(values, base, predictions).all()):
+        with np.errstate(invalid="ignore", over="ignore"):
+            valid = np.logical_and(np.isfinite(values).all((1, 2)), np.isfinite(predictions).all(1))
+            results["valid"] = valid & _sums(values, base, predictions) if graph.normalized else valid
     return results
+
+
+def _sums(values: Array, base: Array, predictions: Array) -> NDArray[np.bool_]:
+    """Return the rows (n,) whose values and base values sum to their predictions."""
+    gaps = np.abs(values.sum(1) + base - predictions)
+    good: NDArray[np.bool_] = (gaps <= _TOLERANCE * np.maximum(1.0, np.abs(predictions))).all(1)
+    return good

@@ -63,8 +63,11 @@ class RowsHandler:
 
     async def _explain(self, model: ServedModel, request: RowsRequest) -> Response:
         results = await model.run(*request.arrays)
-        if "finite" in results and not results.pop("finite").all():
-            raise InputError("a row has numbers so far from the training data that the network overflows")
+        if "valid" in results and not (valid := results.pop("valid")).all():
+            raise InputError(
+                f"row {int(valid.argmin())} has numbers so far from the training data that the network overflows: "
+                "its values are not finite or do not sum to the prediction"
+            )
         rows = len(request.arrays[0])
         self._state.counters.count_rows(model.name, rows)
         if rows <= MAX_BATCH_ROWS:
