@@ -52,7 +52,8 @@ class Source:
     members : tuple of str
         The path inside, through zip files in zip files.
     sha256 : str, optional
-        The checksum of the file, if it is known. A zip file also has checksums of its own.
+        The digest of the file. None if it is not known; then only the CRC-32 in the zip file is checked, which
+        finds damage, but not another file.
     """
 
     name: str

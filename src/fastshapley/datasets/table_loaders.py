@@ -17,7 +17,8 @@ from sklearn.model_selection import train_test_split
 from fastshapley.data.players import Features, Groups
 from fastshapley.datasets.download import Source, find
 
-# The checksums of the last two files are not known. Those inside the zip files are always checked.
+# The digests of the last two files are not known: the publisher names none, and the copies at hand are rounded or
+# cut. The length of the download and the CRC-32 in the zip file tell damage on the way, but not another file.
 _UCI = "https://archive.ics.uci.edu"
 SOURCES = {
     "census": Source(
