@@ -11,6 +11,7 @@ from fastshapley.training.loop import Training
 Activation = Literal["relu", "elu", "silu"]
 NAMES = ("default", "paper", "sampling")
 FEW_ROWS = 2000  # rows below which networks are trained for longer
+SOME_ROWS = 10_000  # rows up to which larger batches average more of the noise
 MANY_PLAYERS = 32  # players above which more rows are worth more than closer values
 VERY_MANY_PLAYERS = 60  # players above which noisy evaluations take longer in proportion
 UPDATE_WORK = 0.5  # share of the steps and evaluations of a fit that an update takes
@@ -221,7 +222,7 @@ def default(rows: int, players: int, *, noisy: bool = False) -> Recipe:
         surrogate_coalitions=4,
         explainer=Training(
             steps=int(max((3000 if noisy else 2100) * few, min(7700, 0.28 * rows))),
-            batch_size=256 if noisy else 192,
+            batch_size=256 if noisy and rows <= SOME_ROWS else 192,
             learning_rate=max(3.5e-3, (4.75e-3 if noisy else 9.5e-3) * min(1.0, math.sqrt(rows / 24_000))),
             schedule="cosine",
             clip=1.0,
@@ -246,7 +247,7 @@ def _evaluations(rows: int, few: float, players: int, *, noisy: bool) -> int:
     """Return the evaluations for tables: more if they are noisy, fewer if many players make them expensive."""
     if not noisy:
         return int(max(8e6 * few, min(14e6, 500 * rows)))
-    wanted = max(24e6 * few, min(14e6, 1000 * rows))
+    wanted = max(24e6 * few, min(10e6, 1000 * rows))
     return int(min(wanted, 5e6 * min(1.0, VERY_MANY_PLAYERS / players)) if players > MANY_PLAYERS else wanted)
 
 

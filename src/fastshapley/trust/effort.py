@@ -13,7 +13,7 @@ from fastshapley.errors import InputError
 ERROR_BAR_ROWS = 2048  # The largest number of rows that error bars learn from.
 CALIBRATION_ROWS = 512  # The largest number of rows that error bars are calibrated on.
 ERROR_BAR_EVALUATIONS = 1_000_000  # Evaluations of the game to learn error bars, and as many to calibrate them.
-ERROR_BAR_CALLS = 1_000_000  # Calls of the model, or of the surrogate, for each of both.
+ERROR_BAR_CALLS = 600_000  # Calls of the model, or of the surrogate, for each of both.
 NOISY_EVALUATIONS = 10_000_000  # Evaluations of a noisy game, times its players, for each of both.
 ERROR_BAR_SECONDS = 60.0  # Time for the evaluations of both, in seconds.
 REPORT_ROWS = 512  # The largest number of held-out rows that the report is measured on.
