@@ -37,6 +37,14 @@ def test_a_body_within_the_limit_is_read(parts: tuple[bytes, ...], announced: by
     assert received.body_complete
 
 
+def test_a_body_can_be_read_in_two_steps() -> None:
+    received = request(b"ab", b"cd", b"ef")
+    assert asyncio.run(received.read_body(3)) == b"abcd"
+    assert not received.body_complete
+    assert asyncio.run(received.read_body()) == b"abcdef"
+    assert received.body_complete
+
+
 @pytest.mark.parametrize(
     ("parts", "announced", "complete"),
     [

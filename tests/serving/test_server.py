@@ -209,6 +209,40 @@ def test_a_body_that_is_too_long_is_refused(server: Server) -> None:
     assert server.ask("/v2/health/live")[0] == 200
 
 
+def test_large_bodies_share_a_limited_memory_and_wait_for_it(exported: Any, body: bytes) -> None:
+    """Forty clients send eight megabytes each, but not the last byte."""
+    with serving(exported.graph) as server, ExitStack() as stack:
+        before = server.memory()
+
+        def send(client: socket.socket) -> None:
+            with suppress(OSError):  # The server may not read all of it.
+                client.sendall(request(body + b" " * (8_000_000 - len(body)))[:-1])
+
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(40)]
+        threads = [threading.Thread(target=send, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        highest, end = 0, time.monotonic() + 5
+        while time.monotonic() < end:
+            highest = max(highest, server.memory() - before)
+            time.sleep(0.1)
+        assert 50e6 < highest < 160e6
+        assert server.ask("/v2/health/live")[0] == 200
+        assert server.ask(EXPLAIN, body)[0] == 200
+        for client in clients:
+            client.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(60)
+        large = body + b" " * 1_000_000
+        connections = [stack.enter_context(closing(server.connect())) for _ in range(24)]
+        threads = [threading.Thread(target=one.request, args=("POST", EXPLAIN, large)) for one in connections]
+        for thread in threads:
+            thread.start()
+        for thread, connection in zip(threads, connections, strict=True):
+            thread.join(60)
+            assert connection.getresponse().status == 200
+
+
 def test_a_client_that_does_not_read_its_answer_is_disconnected(exported: Any) -> None:
     """The answer has 5.6 MB, which is more than the 4 MB that Linux keeps for a socket by default."""
     body = json.dumps({"instances": records(exported.X[:1]) * 10_000}).encode()

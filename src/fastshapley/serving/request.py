@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -40,6 +41,8 @@ class ServerRequest:
         Name of the model in the path, or an empty string.
     limits : Limits
         The limits it must keep.
+    body : bytearray
+        What has been received of the body.
     body_complete : bool, default=False
         Whether all of the body has been received.
     """
@@ -47,15 +50,21 @@ class ServerRequest:
     http: Request
     model_name: str
     limits: Limits
+    body: bytearray = field(default_factory=bytearray)
     body_complete: bool = False
 
-    async def read_body(self) -> bytes:
-        """Return the body.
+    async def read_body(self, enough: float = math.inf) -> bytearray:
+        """Receive the body, or the beginning of a long one.
+
+        Parameters
+        ----------
+        enough : float, default=inf
+            Stop after this many bytes, even if the body is not complete. The next call goes on.
 
         Returns
         -------
-        body : bytes
-            All of the body.
+        body : bytearray
+            What has been received of the body.
 
         Raises
         ------
@@ -64,19 +73,16 @@ class ServerRequest:
         ClientDisconnect
             If the client closes the connection first.
         """
-        parts, size = [], 0
-        while not self.body_complete:
+        while not self.body_complete and len(self.body) < enough:
             message = await self.http.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
-            part: bytes = message.get("body", b"")
+            self.body += message.get("body", b"")
             self.body_complete = not message.get("more_body", False)
-            size += len(part)
             too_long_ahead = not self.body_complete and self.announced_length() > self.limits.body
-            if size > self.limits.body or too_long_ahead:
+            if len(self.body) > self.limits.body or too_long_ahead:
                 raise RequestError(413, f"the body exceeds the limit of {self.limits.body} bytes")
-            parts.append(part)
-        return b"".join(parts)
+        return self.body
 
     async def discard_body(self) -> bool:
         """Receive the rest of the body and drop it, within limits.

@@ -19,6 +19,7 @@ from fastshapley.serving.serving_protocol import RowsRequest, RowsRoute
 
 _SMALL_BODY = 64 * 1024  # bytes of a body that is parsed on the event loop
 _LARGE_BODIES = 2  # number of larger bodies that are worked on at the same time
+_BODIES_BYTES = 64_000_000  # memory for all larger bodies, in bytes; at least for those that are worked on
 
 
 class RowsHandler:
@@ -33,6 +34,7 @@ class RowsHandler:
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._large_bodies = asyncio.Semaphore(_LARGE_BODIES)
+        self._memory = asyncio.Semaphore(max(_LARGE_BODIES, _BODIES_BYTES // state.limits.body))
 
     def handler(self, route: RowsRoute) -> Handler:
         """Return the handler of one address.
@@ -52,12 +54,16 @@ class RowsHandler:
         async def respond(request: ServerRequest) -> Response:
             request.check_content_type()
             model = find_model(self._state, request)
-            body = await request.read_body()
+            body = await request.read_body(_SMALL_BODY + 1)
             if len(body) <= _SMALL_BODY:
                 return await self._explain(model, read(_parse(body), model, max_rows))
-            async with self._large_bodies:  # Large bodies are parsed in threads: other requests go on meanwhile.
-                rows = await asyncio.to_thread(lambda: read(_parse(body), model, max_rows))
-                return await self._explain(model, rows)
+            async with self._memory:  # Meanwhile, the client waits: the server reads no more of its body.
+                await request.read_body()
+                async with (
+                    self._large_bodies
+                ):  # Large bodies are parsed in threads: other requests go on meanwhile.
+                    rows = await asyncio.to_thread(lambda: read(_parse(body), model, max_rows))
+                    return await self._explain(model, rows)
 
         return respond
 
@@ -101,7 +107,7 @@ def find_model(state: ServerState, request: ServerRequest) -> ServedModel:
         raise RequestError(404, f"there is no such model: choose one of {sorted(state.models)}") from None
 
 
-def _parse(body: bytes) -> Any:
+def _parse(body: bytearray) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
