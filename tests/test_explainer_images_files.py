@@ -181,7 +181,8 @@ class TestLongRuns:
             time.sleep(0.005)
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-        state = torch.load(work / "explainer.pt", weights_only=True)
+        state = Checkpoint(work).load("explainer")
+        assert state is not None
         assert 0 < state["epoch"] < 60
         assert not state["finished"]
         with one_thread():

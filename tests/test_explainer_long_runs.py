@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from problems import explainer, numbers
 
 from fastshapley.errors import TrainingError
+from fastshapley.training.checkpoint import Checkpoint
 
 
 class TestLongRuns:
@@ -51,8 +51,9 @@ class TestLongRuns:
         killed.send_signal(signal.SIGKILL)
         killed.wait()
         assert not (tmp_path / "never.npy").exists()
-        done = torch.load(state, weights_only=True)["epoch"]
-        assert 0 < done < epochs
+        kept = Checkpoint(state.parent).load("explainer")
+        assert kept is not None
+        assert 0 < kept["epoch"] < epochs
 
         assert self.start(tmp_path / "work", tmp_path / "resumed.npy", epochs).wait() == 0
         assert self.start(tmp_path / "other", tmp_path / "whole.npy", epochs).wait() == 0

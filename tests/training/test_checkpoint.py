@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,3 +141,22 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Checkpoint(tmp_path).save("phase", {"weights": torch.zeros(100_000)})
     assert raised.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_with_a_flipped_bit_is_never_another_state(tmp_path: Path) -> None:
+    """Torch reads most of such files, and with other weights."""
+    store, choose = Checkpoint(tmp_path), random.Random(0)
+    store.save("phase", {"weights": torch.arange(1000)})
+    path = tmp_path / "phase.pt"
+    data = path.read_bytes()
+    for place in [*range(20), *choose.sample(range(len(data)), 80)]:
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << choose.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(TrainingError, match=r"phase\.pt cannot be read"):
+            store.load("phase")
+
+
+def test_a_state_from_before_digests_can_be_loaded(tmp_path: Path) -> None:
+    torch.save({"epoch": 3}, tmp_path / "phase.pt")
+    assert Checkpoint(tmp_path).load("phase") == {"epoch": 3}

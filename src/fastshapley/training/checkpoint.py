@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from fastshapley.errors import TrainingError
 from fastshapley.support.atomic_files import create_text, write_atomically
 
+_START = b"fastshapley state\n"  # of a file with a state; its digest and the state as torch writes it follow
+_DIGEST_BYTES = hashlib.sha256().digest_size
 SAVE_INTERVAL = 5.0  # seconds between two saved states of a network in training
 
 
@@ -129,20 +132,33 @@ class Checkpoint:
         if self.directory is None or not (path := self.directory / f"{name}.pt").exists():
             return None
         try:
-            state: dict[str, Any] = torch.load(path, weights_only=True)
+            return _read(path)
         except Exception as error:
             raise TrainingError(
                 f"checkpoint {path} cannot be read ({error}): delete it to redo that part"
             ) from error
-        return state
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Save a state under ``name``, atomically."""
-        if self.directory is None:
-            return
+        if self.directory is not None:
+            write_atomically(self.directory / f"{name}.pt", lambda path: _write(path, state))
 
-        def write(path: Path) -> None:
-            with path.open("wb") as file:  # If torch opens the file, the error of a full disk is another one.
-                torch.save(state, file)
 
-        write_atomically(self.directory / f"{name}.pt", write)
+def _write(path: Path, state: dict[str, Any]) -> None:
+    with path.open("wb+") as file:  # If torch opens the file, the error of a full disk is another one.
+        file.write(_START + bytes(_DIGEST_BYTES))
+        torch.save(state, file)
+        file.seek(len(_START) + _DIGEST_BYTES)
+        digest = hashlib.file_digest(file, "sha256").digest()
+        file.seek(len(_START))
+        file.write(digest)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        if file.read(len(_START)) != _START:  # The first files have no digest.
+            return torch.load(path, weights_only=True)
+        digest, data = file.read(_DIGEST_BYTES), file.read()
+    if hashlib.sha256(data).digest() != digest:
+        raise ValueError("it is damaged: the SHA-256 digest differs")
+    return torch.load(io.BytesIO(data), weights_only=True)
