@@ -186,7 +186,8 @@ def graph_inputs(rows: Array, outputs: Any, graph: Graph) -> tuple[Array, ...]:
     if not graph.needs_outputs and given.shape == shape[:1] and np.isnan(given).all():
         given = np.full(shape, np.nan)  # each row is null
     refused = ~np.isfinite(given) if graph.needs_outputs else np.isinf(given)
-    if given.size != shape[0] * shape[1] or refused.any():
+    # Outputs may also be one flat list. Any other shape would mix up rows and outputs.
+    if given.shape not in (shape, (shape[0] * shape[1],)) or refused.any():
         hint = "" if graph.needs_outputs else "; pass null for a row whose outputs are not known"
         raise InputError(f"outputs must be finite and have shape {shape}, but have {given.shape}{hint}")
     return rows, given.reshape(shape)
