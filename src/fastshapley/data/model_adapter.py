@@ -27,6 +27,8 @@ from fastshapley.errors import InputError, ModelError
 Scale = Literal["probabilities", "probability", "real"]
 TRIAL_ROWS = 256  # rows of a table that a model is tried out on
 TRIAL_IMAGES = 32  # images that a model is tried out on
+AGAIN_ROWS = 64  # rows that a model is called with again, to see whether it answers the same
+AGAIN_ENTRIES = 1 << 18  # entries of these rows, at most
 BATCH_ROWS = 1 << 14  # largest number of rows per call: trees and networks are fast at this size
 BATCH_ENTRIES = 1 << 21  # largest number of entries per call, so that a batch stays at a few megabytes
 _SMALLEST_BATCH = 16  # rows per call, however many entries they have
@@ -81,6 +83,7 @@ class ModelFunction:
             raise ModelError(f"logits is True, but a {type(model).__name__} does not return logits: leave it out")
         self._integers_allowed = _is(is_regressor, model)
         self.tried = y = self(probe)
+        self._again = probe[: min(AGAIN_ROWS, max(1, AGAIN_ENTRIES // max(1, probe[:1].numel())))]
         if known_scale not in (None, "real") and (y.min() < -1e-6 or y.max() > 1 + 1e-6):
             raise ModelError(f"model returns probabilities outside [0, 1]: from {y.min():.3g} to {y.max():.3g}")
         if known_scale in (None, "probabilities"):  # With several labels, each may be likely on its own.
@@ -99,6 +102,18 @@ class ModelFunction:
     def pace(self) -> float:
         """The seconds per row."""
         return self.seconds / max(1, self.evaluations)
+
+    def noise(self, calls: float) -> float:
+        """Return the variance of the outputs between two calls with the same rows, summed over the outputs.
+
+        Some rows of the trial are called again, in another order; not more than ``calls``. It is zero for a model
+        that always answers the same.
+        """
+        rows = self._again[: int(min(len(self._again), max(0.0, calls)))]
+        if not len(rows):
+            return 0.0
+        again = self(rows.flip(0)).flip(0)
+        return float((again - self.tried[: len(rows)].to(again)).square().sum(1).mean()) / 2
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_predict"}

@@ -505,7 +505,7 @@ class ErrorBars:
         mean = by_player.mean(0).clamp(min=1e-3 * float((error.square()).mean()) + 1e-12)
         chance = (squared.var(0, correction=0) / len(squared)).mean(0)
         different = by_player.var(0, correction=0)
-        own = (1 - chance / different.clamp(min=1e-300)).clamp(min=0)
+        own = (1 - chance / different.clamp(min=1e-30)).clamp(min=0)
         by_player = mean + own * (by_player - mean)
         return torch.cat([by_player.maximum(1e-2 * mean), noise.mean(0, keepdim=True).clamp(min=1e-12)])
 

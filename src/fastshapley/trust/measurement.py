@@ -45,7 +45,6 @@ FEW_COALITIONS = 32  # With at most this many coalitions per player, exact value
 ROW_EVALUATIONS = 32  # Estimates take fewer rows rather than fewer evaluations per player than this.
 LARGEST_ROW_EVALUATIONS = 1024  # More evaluations per player would make estimates only slightly better.
 SMALLEST_ROW_EVALUATIONS = 8  # Fewer evaluations per player give no usable estimate of one row.
-NOISE_ROWS = 64  # Rows that the model is called with twice, to see whether it answers the same.
 FIDELITY_STEPS = 4  # The fidelity is measured with 0, 1/4, ..., 4/4 of the players known.
 
 
@@ -149,7 +148,7 @@ def measure_network(
     if found.report is None or model is None:
         return found
     calls = model_calls - (sum(each.evaluations for each in models) - before)
-    return replace(found, report=replace(found.report, model_noise=_model_noise(model, x, calls)))
+    return replace(found, report=replace(found.report, model_noise=model.noise(calls)))
 
 
 def _measured(
@@ -210,14 +209,6 @@ def _measured(
 def _with_game_errors(report: Report, errors: tuple[float, ...] | None, source: str) -> Report:
     total = None if errors is None else sum(errors)
     return replace(report, game_error=total, game_errors=errors, game_error_source=source)
-
-
-def _model_noise(model: ModelFunction, x: Tensor, calls: float) -> float:
-    """Return the variance of the model's outputs between two calls with the same rows, in another order."""
-    rows = x[: int(min(NOISE_ROWS, max(0.0, calls / 2)))]
-    if not len(rows):
-        return 0.0
-    return float((model(rows) - model(rows.flip(0)).flip(0)).square().sum(1).mean()) / 2
 
 
 def true_values(
