@@ -349,7 +349,8 @@ def parity(found: dict[str, Any]) -> list[str]:
     return [
         "## Parity: the marginal game and interventional TreeSHAP",
         "`value_function=Marginal(background)` is compared with `shap.TreeExplainer(model, background, "
-        'feature_perturbation="interventional")` on the same 100 background rows. TreeSHAP is exact here. The '
+        'feature_perturbation="interventional")` on the same 100 background rows. TreeSHAP is exact here, for rows '
+        "of float32 numbers. Where it is fast enough, it also gives the network's training targets. The "
         "error is the network's relative squared error to it. The last two columns are the seconds to explain all "
         "test rows.",
         table([*head, "TreeSHAP, s", "network, s"], rows),

@@ -57,6 +57,13 @@ class TestBadInput:
         with pytest.raises(InputError, match="X_val has 3 features, but FastSHAP is expecting 4"):
             explainer(lambda rows: rows[:, 0]).fit(self.X, X_val=self.X[:, :3])
 
+    def test_numbers_that_overflow_the_network_raise(self) -> None:
+        fitted = explainer(lambda rows: np.tanh(rows[:, 0]), value_function="marginal").fit(self.X)
+        rows = self.X[:3].copy()
+        rows[1] = 1e300
+        with pytest.raises(InputError, match="too large for the network"):
+            fitted(rows)
+
     @pytest.mark.filterwarnings("ignore:overflow")
     def test_a_loss_that_is_not_finite_raises(self) -> None:
         recipe = replace(QUICK, surrogate=(Training(steps=50, learning_rate=1e30),))

@@ -134,13 +134,10 @@ def test_the_demonstration_is_accurate_and_writes_its_files(
 def test_the_demonstration_on_images_is_accurate_and_writes_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The relative squared error on digits is at most 0.05. It was 0.034 when this was written.
-
-    Without ``--quick`` there are 16 smaller patches, and the error was 0.047.
-    """
+    """The relative squared error of the worst digit is at most 0.1. It was 0.074 when this was written."""
     assert main(["demo", "--images", "--quick", "--quiet", "--output", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     error = re.search(r"network \(measured\) +([0-9.]+)", printed)
     assert error is not None
-    assert float(error[1]) <= 0.05
+    assert float(error[1]) <= 0.1
     assert {path.name for path in tmp_path.iterdir()} == {"index.html", "digits.png", "exact.png"}

@@ -104,7 +104,7 @@ def test_a_report_as_json(grouped: Path, capsys: Told) -> None:
     assert (found["outputs"], found["value_function"], found["link"]) == (["output 0"], "surrogate", "identity")
     report = FastSHAP.load(grouped).report_
     assert report is not None
-    assert Report(**found["report"]) == report
+    assert Report.from_dict(found["report"]) == report
     assert found["warnings"] == report.warnings()
 
 

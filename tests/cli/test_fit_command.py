@@ -16,13 +16,13 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from problems import QUICK, numbers
 from sklearn.linear_model import LogisticRegression
 
 from fastshapley import FastSHAP, Training
 from fastshapley.cli import main
 from fastshapley.training import recipes
+from fastshapley.training.checkpoint import Checkpoint
 
 pytest.importorskip("pyarrow", reason="needs the bulk extra")
 
@@ -228,7 +228,9 @@ def test_the_same_command_resumes_an_interrupted_fit(way: signal.Signals, folder
     if way == signal.SIGINT:
         assert err.splitlines()[-1] == "fastshapley fit: interrupted; run the same command again to resume"
     assert not Path("out.fastshap").exists()
-    assert 0 < torch.load(state, weights_only=True)["epoch"] < 20
+    kept = Checkpoint(state.parent).load("explainer")
+    assert kept is not None
+    assert 0 < kept["epoch"] < 20
 
     assert fit("--seed", "1", "--quiet") == 1  # another run does not overwrite the unfinished work
     assert "belongs to a run with other data, another model or other settings" in capsys.readouterr().err

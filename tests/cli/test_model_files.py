@@ -126,3 +126,18 @@ def test_files_that_are_not_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"not a graph")
     with pytest.raises(FileFormatError, match=r"model.onnx cannot be read as a model"):
         load_model(str(tmp_path / "model.onnx"))
+
+
+def test_an_onnx_model_with_tensors_in_other_files_is_refused(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs the onnx extra")
+    pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    _onnx(tmp_path / "model.onnx", [("x", 2)])
+    model = onnx.load(tmp_path / "model.onnx")
+    (tensor, *_) = model.graph.initializer
+    tensor.raw_data = tensor.raw_data or b"0" * 16
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "secret"
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(FileFormatError):
+        load_model(str(tmp_path / "model.onnx"))

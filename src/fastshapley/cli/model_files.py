@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fastshapley.errors import FileFormatError, InputError
+from fastshapley.export.graph import open_session
 from fastshapley.support.optional import require
 
 _PICKLES = (".joblib", ".pkl", ".pickle")
@@ -122,8 +123,7 @@ class OnnxModel:
         self._start()
 
     def _start(self) -> None:
-        runtime = require("onnxruntime", "onnx")
-        self.session = runtime.InferenceSession(self.data, providers=["CPUExecutionProvider"])
+        self.session = open_session(self.data, "the ONNX graph")
         names = [output.name for output in self.session.get_outputs()]
         likely = [name for name in names if "prob" in name.lower()]
         self.output = (likely or [name for name in names if "label" not in name.lower()] or names)[0]

@@ -110,7 +110,7 @@ class Fitted:
         Raises
         ------
         InputError
-            If ``batch_size`` is not positive.
+            If ``batch_size`` is not positive, or the values of a row are not finite.
         """
         if batch_size != "auto" and batch_size < 1:
             raise InputError(f"batch_size is {batch_size}: use a positive number of rows, or 'auto'")
@@ -126,6 +126,12 @@ class Fitted:
                 phi = self.network(part).double()
             if self.normalized:
                 phi = normalize(phi, (grand_values(self.game, part) if known is None else known) - null)
+            if not bool(phi.isfinite().all()):
+                row = done - len(part) + int((~phi.isfinite().flatten(1).all(1)).nonzero()[0])
+                raise InputError(
+                    f"X has numbers in row {row} that are too large for the network, whose values are not finite: "
+                    "look for entries such as 1e300, and replace or leave them out"
+                )
             values.append(phi)
             base.append(null)
         return torch.cat(values), torch.cat(base)

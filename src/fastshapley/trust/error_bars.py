@@ -329,12 +329,16 @@ class ErrorBars:
         noise : Tensor of shape (n, outputs)
             The variance of what exact values leave unexplained of a pair, float64.
         """
+        variance, noise = self._learnt(x, phi)
+        size = phi.square().mean(1, keepdim=True)
+        return torch.where(self.outside(x)[:, None, None], variance + size, variance), noise
+
+    def _learnt(self, x: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what a call returns, as if all rows were in the range of the training rows."""
         with torch.no_grad():
             variance, noise = self.head(self.inputs(x), self.scaled(phi))
         unit = self.unit().double().square()
         by_output = variance.double().transpose(1, 2) * unit[:, None]  # Long axis last: see `ExplainerNetwork`.
-        size = phi.transpose(1, 2).square().mean(2, keepdim=True)
-        by_output = torch.where(self.outside(x)[:, None, None], by_output + size, by_output)
         return by_output.transpose(1, 2), noise.double() * unit
 
     def outside(self, x: Tensor) -> Tensor:
@@ -384,8 +388,8 @@ class ErrorBars:
         self.head.game.copy_((torch.tensor(game_errors).to(share) * share)[:, -self.head.outputs :])
 
     def expected(self, x: Tensor, phi: Tensor) -> Tensor:
-        """Return the mean over rows of the sum of a row's variances."""
-        return self(x, phi)[0].sum((1, 2)).mean()
+        """Return the mean over rows of the sum of a row's learnt variances."""
+        return self._learnt(x, phi)[0].sum((1, 2)).mean()
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return the encoder's output for rows of a table; nothing for images, (n, 0)."""
