@@ -196,17 +196,17 @@ function accuracy({ report }) {
   const round = (v) => Number(Math.max(0, v).toPrecision(2));
   if (game === 0) paragraphs.push("These values explain the model itself.");
   else if (known(fidelity)) {
-    const parts = fidelity === 1
+    const said = fidelity === 1
       ? ["These values explain the model's expected output given what is known."]
       : [
         "These values explain a surrogate: a network that imitates the model. It explains",
         `${percent(Math.max(0, fidelity))} of the variance of the model's outputs.`,
       ];
     if (known(game) && known(own)) {
-      parts.push(`The mean squared error of a row's values is ${round(own)} for the network,`);
-      parts.push(`and about ${round(game)} more because the game is an estimate.`);
+      said.push(`The mean squared error of a row's values is ${round(own)} for the network,`);
+      said.push(`and about ${round(game)} more because the game is an estimate.`);
     }
-    paragraphs.push(parts.join(" "));
+    paragraphs.push(said.join(" "));
   }
   if (!heldOut) warnings.push("Values of new rows have a larger error than was measured here.");
   else if (rows < 20) warnings.push(`Only ${rows} row${rows === 1 ? " was" : "s were"} measured.`);
@@ -214,8 +214,12 @@ function accuracy({ report }) {
     const off = percent(Math.sqrt(relative));
     warnings.push(`The error is ${off} of the size of the values: trust only the largest values of a row.`);
   }
-  if (known(game) && squares > 0 && game / squares > 0.1) {
-    const off = percent(Math.sqrt(game / squares));
+  const parts = known(report.game_errors) && report.mean_squared_values.length === report.game_errors.length
+    ? report.game_errors.map((error, k) => [error, report.mean_squared_values[k]])
+    : [[game, squares]];
+  const worst = Math.max(0, ...parts.filter(([error, size]) => known(error) && size > 0).map(([e, size]) => e / size));
+  if (worst > 0.1) {
+    const off = percent(Math.sqrt(worst));
     warnings.push(`The game's error is about ${off} of the size of the values: they describe the model only roughly.`);
   }
   if (known(signs) && signs < 0.9) warnings.push(`${percent(1 - signs)} of the large values have the wrong sign.`);
