@@ -161,7 +161,7 @@ def describe(fitted: Fitted) -> dict[str, Any]:
         "scale": scale_of(game),
         "sums_to": graph_sums_to(game),
         "normalized": fitted.normalized,
-        "report": None if report is None else report.to_dict(),
+        "report": None if report is None else {**report.to_dict(), "warnings": report.warnings()},
     }
     ranges = schema.ranges(fitted.reference.sample)
     return found if ranges is None else {**found, "ranges": ranges}

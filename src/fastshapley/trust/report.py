@@ -136,7 +136,7 @@ class Report:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Report:
         """Return the report that `to_dict` made a dictionary of, also by the first version of the package."""
-        saved = dict(saved)
+        saved = {name: each for name, each in saved.items() if name != "warnings"}  # Graphs have them as text.
         if (earlier := saved.pop("surrogate_error", None)) is not None:
             saved.setdefault("game_error", earlier)
             saved.setdefault("game_error_source", SURROGATE_SOURCE if earlier else "")

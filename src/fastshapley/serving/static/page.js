@@ -180,13 +180,35 @@ class Outputs {
   }
 }
 
-/* Tells what the report says about the values. The warnings have the same limits as trust/report.py. */
+/* Warns as trust/report.py does, for files that do not hold the warnings themselves. */
+function oldWarnings(report) {
+  const warnings = [], known = (v) => v !== null && v !== undefined;
+  const { rows, held_out: heldOut, relative_squared_error: relative, sign_agreement: signs } = report;
+  const { fidelity, game_error: game, mean_squared_value: squares } = report;
+  if (!heldOut) warnings.push("Values of new rows have a larger error than was measured here.");
+  else if (rows < 20) warnings.push(`Only ${rows} row${rows === 1 ? " was" : "s were"} measured.`);
+  if (relative > 0.1) {
+    const off = percent(Math.sqrt(relative));
+    warnings.push(`The error is ${off} of the size of the values: trust only the largest values of a row.`);
+  }
+  if (known(game) && squares > 0 && game / squares > 0.1) {
+    const off = percent(Math.sqrt(game / squares));
+    warnings.push(`The game's error is about ${off} of the size of the values: they describe the model only roughly.`);
+  }
+  if (known(signs) && signs < 0.9) warnings.push(`${percent(1 - signs)} of the large values have the wrong sign.`);
+  if (known(fidelity) && fidelity < 0.9) {
+    warnings.push("The surrogate differs a lot from the model, so these values explain a different model.");
+  }
+  return warnings;
+}
+
+/* Tells what the report says about the values. */
 function accuracy({ report }) {
   const title = make("h2", {}, "Accuracy of these values");
   if (!report) return [title, make("p", {}, "The error of these values was not measured.")];
   const paragraphs = [], warnings = [], known = (v) => v !== null && v !== undefined;
   const { rows, truth, held_out: heldOut, relative_squared_error: relative, sign_agreement: signs } = report;
-  const { fidelity, game_error: game, mean_squared_error: own, mean_squared_value: squares } = report;
+  const { fidelity, game_error: game, mean_squared_error: own } = report;
   const where = `${rows} ${heldOut ? "held-out rows" : "training rows"}`;
   const share = percent(Math.max(0, relative));
   const size = known(relative) ? `the squared error is ${share} of the squared size of the values` : "";
@@ -208,24 +230,7 @@ function accuracy({ report }) {
     }
     paragraphs.push(said.join(" "));
   }
-  if (!heldOut) warnings.push("Values of new rows have a larger error than was measured here.");
-  else if (rows < 20) warnings.push(`Only ${rows} row${rows === 1 ? " was" : "s were"} measured.`);
-  if (relative > 0.1) {
-    const off = percent(Math.sqrt(relative));
-    warnings.push(`The error is ${off} of the size of the values: trust only the largest values of a row.`);
-  }
-  const parts = known(report.game_errors) && report.mean_squared_values.length === report.game_errors.length
-    ? report.game_errors.map((error, k) => [error, report.mean_squared_values[k]])
-    : [[game, squares]];
-  const worst = Math.max(0, ...parts.filter(([error, size]) => known(error) && size > 0).map(([e, size]) => e / size));
-  if (worst > 0.1) {
-    const off = percent(Math.sqrt(worst));
-    warnings.push(`The game's error is about ${off} of the size of the values: they describe the model only roughly.`);
-  }
-  if (known(signs) && signs < 0.9) warnings.push(`${percent(1 - signs)} of the large values have the wrong sign.`);
-  if (known(fidelity) && fidelity < 0.9) {
-    warnings.push("The surrogate differs a lot from the model, so these values explain a different model.");
-  }
+  warnings.push(...(report.warnings ?? oldWarnings(report)));
   return [
     title,
     ...warnings.map((warning) => make("p", { class: "warning" }, warning)),

@@ -97,6 +97,7 @@ class PlayerLine {
     this.fill.classList.toggle("negative", value < 0);
     this.whisker.hidden = error === undefined;
     let words = `${this.name}: ${signed(value, digits)}`;
+    delete this.bar.dataset.error;
     if (error !== undefined) {
       span(this.whisker, value - LEVEL * error, value + LEVEL * error);
       words += `, plus or minus ${plain(LEVEL * error, digits)}`;
@@ -202,7 +203,8 @@ class TableView {
       this.output.value = this.shown;
     }
     const of = (name) => this.players.map((_, i) => result[name].data[i * count + this.shown]);
-    const values = of("shap_values"), errors = result.error_std ? of("error_std") : [];
+    const values = of("shap_values"), learnt = result.error_std ? of("error_std") : [];
+    const outside = learnt.some(Number.isNaN), errors = outside ? [] : learnt;
     const base = result.base_values.data[this.shown], prediction = predictions[this.shown];
     const reach = Math.max(...values.map((value, i) => Math.abs(value) + LEVEL * (errors[i] ?? 0)), 1e-12);
     // The scale does not shrink while the reader changes values.
@@ -214,10 +216,10 @@ class TableView {
     }
     this.fresh = false;
     this.players.forEach((player, i) => player.show(values[i], errors[i], this.extent, this.digits));
-    this.add(base, values.reduce((a, b) => a + b, 0), prediction, errors.length > 0);
+    this.add(base, values.reduce((a, b) => a + b, 0), prediction, errors.length > 0, outside);
   }
 
-  add(base, sum, prediction, whiskers) {
+  add(base, sum, prediction, whiskers, outside) {
     const undo = LINKS[this.model.about.link].undo;
     for (const [name, value] of Object.entries({ base, sum, prediction })) {
       const { number, note } = this.terms[name];
@@ -231,6 +233,7 @@ class TableView {
     this.note.textContent = [
       `Bars to the right raise the prediction${several}, bars to the left lower it.`,
       whiskers ? "About 90 % of the exact values lie within the whiskers." : "",
+      outside ? "A number is outside of the range of the training rows, where the error of the values is unknown." : "",
       off ? "The values of this explainer are not normalised, so they do not add up to the prediction." : "",
     ].filter(Boolean).join(" ");
   }
