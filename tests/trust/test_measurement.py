@@ -193,4 +193,5 @@ def test_a_model_that_is_not_deterministic_is_noticed(noise: float) -> None:
     assert found is not None
     assert found.model_noise == pytest.approx(noise**2, rel=5 * math.sqrt(2 / 64))
     assert any("not deterministic" in text for text in found.warnings()) == (noise > 0)
-    assert found.total_relative_squared_error >= found.model_noise / found.mean_squared_value
+    assert found.relative_model_noise == found.model_noise / found.mean_squared_value  # no names of players here
+    assert replace(found, player_names=("a", "b")).relative_model_noise == found.relative_model_noise / 2

@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 
 POOR_ERROR = 0.1  # A larger relative squared error is worth a warning.
 POOR_SIGNS = 0.9  # A smaller share of correct signs is worth a warning.
+POOR_PLAYER_SIGNS = 0.75  # A smaller share of correct signs of one player is worth a warning.
 POOR_FIDELITY = 0.9  # A smaller R2 of the surrogate is worth a warning.
 POOR_ROWS = 0.5  # A tenth of the rows with a larger relative squared error is worth a warning.
 POOR_NOISE = 1e-4  # A larger share of noise of the model in the squared values is worth a warning.
@@ -152,7 +153,13 @@ class Report:
 
     @property
     def relative_model_noise(self) -> float:
-        """The noise of a model that is not deterministic, as a share of the squared values."""
+        """The noise of a model that is not deterministic in the values, as a share of the squared values.
+
+        Values sum to one noisy output, and each player has the same part of its noise.
+        """
+        return self._noise_share() / max(1, len(self.player_names))
+
+    def _noise_share(self) -> float:
         return self.model_noise / self.mean_squared_value if self.model_noise > 0 else 0.0
 
     @property
@@ -276,15 +283,15 @@ class Report:
                 "values. Ask for error bars with errors=True, and correct such rows with tol=."
             )
         known = [(share, k) for k, share in enumerate(self.player_sign_agreements) if share is not None]
-        if known and min(known)[0] < POOR_SIGNS <= self.sign_agreement:
+        if known and min(known)[0] < POOR_PLAYER_SIGNS and self.sign_agreement >= POOR_SIGNS:
             share, player = min(known)
             name = self._name(self.player_names, player, "player")
             found.append(
                 f"{100 - 100 * share:.0f} % of the large values of {name} have the wrong sign, although most "
                 "others are correct."
             )
-        if self.relative_model_noise > POOR_NOISE:
-            share = math.sqrt(2 * self.relative_model_noise)
+        if self._noise_share() > POOR_NOISE:
+            share = math.sqrt(2 * self._noise_share())
             found.append(
                 f"The model is not deterministic: two calls with the same rows differ by {100 * share:.2g} % of "
                 "the size of the values. Values explain its average output, and their sums follow single outputs. "
