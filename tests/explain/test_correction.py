@@ -35,11 +35,15 @@ def values_of(fitted: Fitted) -> tuple[Tensor, Tensor]:
     return x, fitted.forward(x)[0]
 
 
-def test_values_without_a_budget_are_unchanged_and_have_standard_errors(fitted: Fitted) -> None:
+def test_values_without_a_budget_are_unchanged_and_have_standard_errors_inside_of_the_range(fitted: Fitted) -> None:
     x, values = values_of(fitted)
     same, stderr = correct(fitted, x, values, Correction())
     assert torch.equal(same, values)
-    assert bool((stderr > 0).all())
+    assert fitted.errors is not None
+    outside = fitted.errors.outside(x)
+    assert 0 < int(outside.sum()) < len(x) / 2
+    assert bool((stderr[~outside] > 0).all())
+    assert bool(stderr[outside].isnan().all())
 
 
 def test_a_budget_of_all_coalitions_gives_the_exact_values(fitted: Fitted) -> None:
