@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 from problems import numbers
-from torch import Tensor
 
 from fastshapley.errors import InputError, TrainingError
 from fastshapley.fit.settings import Settings
-from fastshapley.fit.setup import FitData, check_labels, hold_out, set_up
-from fastshapley.training.run import Run
+from fastshapley.fit.setup import FitData, check_labels, set_up
 
 
 def model(rows: Any) -> Any:
@@ -44,15 +42,6 @@ def test_given_validation_rows_are_held_out() -> None:
 
 def test_no_rows_are_held_out_if_there_are_too_few() -> None:
     assert not set_up(settings(), FitData(numbers(4))).held_out
-
-
-@pytest.mark.parametrize("rows", [5, 64, 333])
-def test_a_share_of_the_rows_is_held_out(rows: int) -> None:
-    x = torch.arange(float(rows))[:, None]
-    kept, held = hold_out(x, Run(0), share=0.25, most=50)
-    assert isinstance(kept, Tensor)
-    assert len(held) == min(50, int(0.25 * rows))
-    assert sorted([*kept[:, 0].tolist(), *held[:][:, 0].tolist()]) == x[:, 0].tolist()
 
 
 def test_empty_tables_are_refused() -> None:

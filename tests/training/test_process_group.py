@@ -22,7 +22,7 @@ from fastshapley import FastSHAP
 from fastshapley.data.column import Column
 from fastshapley.data.table_schema import TableSchema
 from fastshapley.errors import InputError
-from fastshapley.fit.setup import hold_out
+from fastshapley.fit.held_out import hold_out
 from fastshapley.training.process_group import ProcessGroup
 from fastshapley.training.run import Run
 

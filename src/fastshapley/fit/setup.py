@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -22,6 +21,7 @@ from fastshapley.data.stream import Rows, Stream, some
 from fastshapley.errors import InputError
 from fastshapley.fit.budget import Budget, check_budget
 from fastshapley.fit.fitted import Fitted
+from fastshapley.fit.held_out import different_rows, hold_out, rows_in
 from fastshapley.fit.settings import Settings
 from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint, fingerprint, same_outputs, stable_text
@@ -34,7 +34,6 @@ from fastshapley.value_functions.base_game import is_fitted, weights_of
 
 logger = logging.getLogger(__name__)
 
-HELD_OUT = 0.2  # share of the rows that is held out when no validation rows are given
 EXAMINED = 0.5  # share of the held-out rows that is kept for the report
 REBUILT = ("value_function", "players", "network")  # parameters that are other objects after a file was loaded
 UNFINGERPRINTED = ("model", "device", "progress")  # parameters that may change when a fit is resumed
@@ -169,13 +168,13 @@ def set_up(settings: Settings, data: FitData, start: Fitted | None = None) -> Se
     x_exam, x_report = hold_out(x_val, run, share=EXAMINED, most=REPORT_ROWS)
     held_out = x_val is not x and x_report is not x_exam
     seen = torch.zeros(0, dtype=torch.bool)
-    if data.X_val is not None and (seen := _seen(x_val, x)).any():
+    if data.X_val is not None and (seen := rows_in(x_val, x)).any():
         x_new = some(x_val, (~seen).nonzero()[:, 0])
         held_out = held_out and len(x_new) > 1
         if held_out:
             x_exam, x_report = hold_out(x_new, run, share=EXAMINED, most=REPORT_ROWS)
             held_out = x_report is not x_exam
-    x_report = _different(x_report[:])
+    x_report = different_rows(x_report[:])
     run.timings["setup"] = Timing(clock.elapsed(), clock.seconds)
     allowed = settings.evaluation_budget
     budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))
@@ -369,82 +368,3 @@ def _mention_one_hot(settings: Settings, schema: Schema, x: Rows) -> None:
             "each category one player, or players=Features() to silence this message.",
             ", ".join(shown[:SHOWN]) + (f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""),
         )
-
-
-def hold_out(x: Rows, run: Run, share: float = HELD_OUT, most: float = math.inf) -> tuple[Rows, Rows]:
-    """Divide rows at random.
-
-    Parameters
-    ----------
-    x : Tensor or Stream
-        The rows.
-    run : Run
-        The random numbers.
-    share : float
-        The share that is held out.
-    most : float
-        The largest number of rows that are held out.
-
-    Returns
-    -------
-    kept, held : Tensor or Stream
-        The other rows and the held-out rows. Both are all rows where there are too few to divide.
-    """
-    order = torch.randperm(len(x), generator=run.generator("hold out"), device=x.device)
-    held = min(int(share * len(x)), int(min(most, len(x))))
-    if isinstance(x, Tensor):
-        if run.processes.size > 1:  # by content: another process may have the row next time
-            draws = _draws(x, run.seed, share)
-            order, below = draws.argsort(), int((draws < share).sum())
-            held = int(min(most, below)) if 0 < below < len(x) else held
-        order, held = _equal_together(x, order, held)
-    return (some(x, order[held:]), some(x, order[:held])) if held else (x, x)
-
-
-def _equal_together(x: Tensor, order: Tensor, held: int) -> tuple[Tensor, int]:
-    """Return an order in which equal rows follow each other, and how many to hold out so that none are divided."""
-    contents = _contents(x)
-    if not held or int(contents.max()) + 1 == len(x):
-        return order, held
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device)
-    first = torch.full_like(order, len(order)).scatter_reduce(0, contents, place, "amin")
-    order = first[contents].argsort(stable=True)
-    ends = (contents[order].diff() != 0).nonzero()[:, 0] + 1  # how many rows come before another content
-    if not len(ends):
-        return order, 0
-    return order, int(ends[(ends - held).abs().argmin()])
-
-
-def _contents(x: Tensor) -> Tensor:
-    """Return a number for the content of each row, (n,), which equal rows share."""
-    flat = (x.flatten(1) + 0.0).cpu().numpy()  # Zero has no sign.
-    if x.ndim > 2:
-        keys = np.array([hash(row.tobytes()) for row in flat])
-    else:
-        keys = pd.util.hash_pandas_object(pd.DataFrame(flat), index=False).to_numpy()
-    return torch.from_numpy(pd.factorize(keys)[0]).to(x.device)
-
-
-def _different(x: Tensor) -> Tensor:
-    """Return the rows, each content once."""
-    contents = _contents(x)
-    first = torch.full((len(x),), len(x), device=x.device).scatter_reduce(
-        0, contents, torch.arange(len(x), device=x.device), "amin"
-    )
-    return x[first[first < len(x)].sort().values]
-
-
-def _seen(x_val: Rows, x: Rows) -> Tensor:
-    """Return which validation rows are also training rows, (n,); rows of streams are not compared."""
-    if not isinstance(x_val, Tensor) or not isinstance(x, Tensor):
-        return torch.zeros(len(x_val), dtype=torch.bool)
-    contents = _contents(torch.cat([x, x_val]))
-    return torch.isin(contents[len(x) :], contents[: len(x)])
-
-
-def _draws(x: Tensor, seed: int, share: float) -> Tensor:
-    """Return a number between 0 and 1 for each row, which depends on its content, (n,)."""
-    hashes = pd.util.hash_pandas_object(pd.DataFrame(x.flatten(1).cpu().numpy()), index=False)
-    mixed = pd.util.hash_array(hashes.to_numpy() ^ np.uint64(int(fingerprint(seed, share)[:15], 16)))
-    return torch.from_numpy(mixed / 2.0**64).to(x.device)
