@@ -69,9 +69,10 @@ class Conditional(BaseGame):
     Parameters
     ----------
     samplers : sequence of str or callable
-        The samplers to choose from: ``"network"``, ``"normal"``, ``"copula"``, ``"marginal"``, or functions
-        ``sample(x, s, generator)`` that return rows like ``x`` (n, columns), encoded, in which the entries of
-        players that are not in ``s`` (n, players) have been drawn given the others.
+        The samplers to choose from: ``"network"``, ``"normal"``, ``"copula"``, ``"classes"``, ``"marginal"``, or
+        functions ``sample(x, s, generator)`` that return rows like ``x`` (n, columns), encoded, in which the
+        entries of players that are not in ``s`` (n, players) have been drawn given the others. ``"classes"`` is
+        tried for tables with at least two columns of few values only.
     draws : int
         The draws of an evaluation, at least. Small coalitions, which matter more, have more.
     donors : int
@@ -94,7 +95,7 @@ class Conditional(BaseGame):
 
     def __init__(
         self,
-        samplers: Sequence[str | Sample] | Sample = ("network", "normal", "copula", "marginal"),
+        samplers: Sequence[str | Sample] | Sample = ("network", "normal", "copula", "classes", "marginal"),
         draws: int = 16,
         donors: int = 4096,
     ) -> None:
@@ -160,6 +161,7 @@ class Conditional(BaseGame):
         recipe = problem.resolved_recipe()
         calls = _affordable_calls(problem, recipe, len(rows.x) + len(rows.x_val), pace, run)
         samplers = self._new_samplers()
+        samplers = tuple(sampler for sampler in samplers if sampler.suits(donors)) or samplers
         each = max(1, game_choice.calls_needed(len(samplers), self.players))
         # The paces of processes differ, and they must agree on what they do.
         coalitions = processes.share(lambda: int(min(game_choice.EVALUATED, problem.choice_calls * calls / each)))

@@ -93,7 +93,7 @@ def test_wide_tables_and_few_rows_limit_the_number_of_components() -> None:
     z, _ = rows_of(apart(), 400, 0)
     assert len(NormalMixture.fitted(z[:25], z[100:], seed=0)) <= 2  # Ten rows per component, at least.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(normal_mixture, "MOST_ENTRIES", 6)
+        patch.setattr(NormalMixture, "most_entries", 6)
         assert len(NormalMixture.fitted(z[:300], z[300:], seed=0)) == 2
 
 

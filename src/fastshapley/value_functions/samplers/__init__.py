@@ -1,12 +1,13 @@
 """Samplers: they complete rows of which only some players are known, with values that suit what is known.
 
-Each takes donors, which are rows of the data, and shifts their entries by the difference between what the known
+Most take donors, which are rows of the data, and shift their entries by the difference between what the known
 players make one expect of the row and of the donor. Samplers differ in how they expect: not at all
 (`MarginalSampler`), by linear regression on standardised numbers (`NormalSampler`) or on normal scores
-(`CopulaSampler`), or by a network (`NetworkSampler`). A sampler of the user's own is a function
-``sample(x, s, generator)`` (`GivenSampler`).
+(`CopulaSampler`), or by a network (`NetworkSampler`). `ClassSampler` takes the entries of donors that are alike, as
+they are. A sampler of the user's own is a function ``sample(x, s, generator)`` (`GivenSampler`).
 """
 
+from fastshapley.value_functions.samplers.class_sampler import ClassSampler
 from fastshapley.value_functions.samplers.conditional_sampler import (
     ConditionalSampler,
     Donors,
@@ -19,11 +20,13 @@ from fastshapley.value_functions.samplers.network_sampler import NetworkSampler
 from fastshapley.value_functions.samplers.regression_samplers import CopulaSampler, NormalSampler
 
 SAMPLERS: dict[str, type[ConditionalSampler]] = {
-    sampler.kind: sampler for sampler in (NetworkSampler, CopulaSampler, NormalSampler, MarginalSampler)
+    sampler.kind: sampler
+    for sampler in (NetworkSampler, CopulaSampler, NormalSampler, ClassSampler, MarginalSampler)
 }
 
 __all__ = [
     "SAMPLERS",
+    "ClassSampler",
     "ConditionalSampler",
     "CopulaSampler",
     "Donors",

@@ -157,7 +157,8 @@ class ConditionalSampler(ABC):
     kind : str
         The name of the sampler.
     centred : bool
-        Whether surprises are zero on average over all donors by construction, not only by what was learnt.
+        Whether surprises are zero on average over the donors by construction, up to the choice of donors of the
+        components of a mixture. What a network expects is zero on average only as far as it has learnt well.
     donors : Donors
         The rows that hidden entries come from.
     """
@@ -166,6 +167,10 @@ class ConditionalSampler(ABC):
     centred: ClassVar[bool] = False
     donors: Donors
     _slopes: Tensor | None = None  # of the model's outputs along the surprises
+
+    def suits(self, donors: Donors) -> bool:
+        """Return whether the sampler is worth trying for rows like the donors."""
+        return True
 
     def fit(self, donors: Donors, rows: SamplerRows, recipe: Recipe, run: Run) -> None:
         """Learn how columns depend on each other.

@@ -7,25 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
-COMPONENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of components that are tried
-MOST_ENTRIES = 256  # components times columns, at most: each component costs a solution per evaluation
-FEWEST_ROWS = 20  # held-out rows without which there is one component
-ROWS_PER_COMPONENT = 10  # rows, at least
-CLEARLY = 2.0  # standard errors by which a larger number of components must be better
-TRIES = 2  # larger numbers of components that are tried after the best one
-STEPS = 60  # of expectation-maximisation, at most
-LEAST_GAIN = 1e-3  # of the mean log-density, below which it stops
+from fastshapley.value_functions.samplers.mixture import Mixture
+
 PRIOR_SCALE = 0.5  # the prior expectation of a component's covariance, as a share of the mean one
 RIDGE = 1e-3  # share of the diagonal in a covariance
 MATRIX_ENTRIES = 1 << 21  # entries of the matrices and right sides that are solved at once
 
 
 @dataclass(frozen=True)
-class NormalMixture:
-    """A mixture of normal distributions.
+class NormalMixture(Mixture):
+    """A mixture of normal distributions. For normal rows, several components are much less precise than one.
 
     Attributes
     ----------
@@ -37,59 +30,12 @@ class NormalMixture:
         Their covariances, which must be positive definite.
     """
 
-    shares: Tensor
+    most_entries = 256  # Each component costs a solution per evaluation.
+    clearly = 2.0
+    least_gain = 1e-3
+
     means: Tensor
     covariances: Tensor
-
-    def __len__(self) -> int:
-        return len(self.shares)
-
-    @classmethod
-    def fitted(cls, z: Tensor, z_val: Tensor, seed: int) -> NormalMixture:
-        """Return the mixture with the number of components that describes held-out rows best.
-
-        A larger number must be better by more than two standard errors of the difference: for normal rows, a
-        mixture is much less precise than one normal distribution.
-
-        Parameters
-        ----------
-        z, z_val : Tensor of shape (n, columns)
-            Rows to learn from, and held-out rows.
-        seed : int
-            The seed of the first assignment of rows to components.
-        """
-        best = cls.with_components(z, 1, seed)
-        if len(z_val) < FEWEST_ROWS or z.shape[1] < 2:
-            return best
-        density, failures = best.log_density(z_val), 0
-        for number in COMPONENTS:
-            too_many = number * z.shape[1] > MOST_ENTRIES or number * ROWS_PER_COMPONENT > len(z)
-            if too_many or failures == TRIES:
-                break
-            found = cls.with_components(z, number, seed)
-            gain = found.log_density(z_val) - density
-            if float(gain.mean()) > CLEARLY * float(gain.std()) / len(gain) ** 0.5:
-                best, density, failures = found, density + gain, 0
-            else:
-                failures += 1
-        return best
-
-    @classmethod
-    def with_components(cls, z: Tensor, number: int, seed: int) -> NormalMixture:
-        """Return the mixture of a number of components, by expectation-maximisation."""
-        centres = z[:1]
-        if number > 1:
-            centres = torch.from_numpy(kmeans_plusplus(z.cpu().numpy(), number, random_state=seed)[0]).to(z)
-        nearest = torch.cdist(z, centres).argmin(1)
-        found = cls.of_members(z, torch.nn.functional.one_hot(nearest, number).to(z))
-        last = -torch.inf
-        for _ in range(STEPS if number > 1 else 0):
-            joint = found.joint_log_density(z)
-            mean = float(joint.logsumexp(1).mean())
-            if mean - last < LEAST_GAIN:
-                break
-            found, last = cls.of_members(z, joint.softmax(1)), mean
-        return found
 
     @classmethod
     def of_members(cls, z: Tensor, membership: Tensor) -> NormalMixture:
@@ -124,10 +70,6 @@ class NormalMixture:
         differences = (z - self.means[:, None]).transpose(1, 2)
         distance = torch.linalg.solve_triangular(root, differences, upper=False).square().sum(1)
         return self.shares.log() - root.diagonal(dim1=1, dim2=2).log().sum(1) - distance.T / 2
-
-    def log_density(self, z: Tensor) -> Tensor:
-        """Return the log-density of rows (n, columns), (n,), up to a constant."""
-        return self.joint_log_density(z).logsumexp(1)
 
 
 class Regressions:

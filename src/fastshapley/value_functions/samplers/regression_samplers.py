@@ -19,6 +19,7 @@ from fastshapley.value_functions.samplers.conditional_sampler import (
     ScoredDonors,
     leading_output,
 )
+from fastshapley.value_functions.samplers.mixture import ComponentDonors
 from fastshapley.value_functions.samplers.normal_mixture import NormalMixture, Regressions, rows_by_set
 
 
@@ -55,10 +56,7 @@ class RegressionSampler(ConditionalSampler):
 
     def _finish(self, mixture: NormalMixture) -> None:
         self.mixture = mixture
-        membership = mixture.joint_log_density(self._scored.expected).softmax(1)
-        shares = membership.cumsum(0) / membership.sum(0)
-        # Donor and component in one list: the donors of each component, one component after the other.
-        self._ends = (shares + torch.arange(len(mixture), device=shares.device)).T.flatten()
+        self._members = ComponentDonors(mixture.joint_log_density(self._scored.expected).softmax(1))
 
     @staticmethod
     @abstractmethod
@@ -75,33 +73,13 @@ class RegressionSampler(ConditionalSampler):
         for sets, members in rows_by_set(known, len(self.mixture) * (draws + 1) * columns):
             regressions = Regressions(self.mixture, sets)
             shares, expectations = regressions.expected(z[members])
-            donors, component = self._belonging(shares, numbers[members])
+            donors, component = self._members.chosen(shares, numbers[members])
             differences = z[members][:, :, None] - self._scored.expected[donors]
             shifts = regressions.shifts(differences.flatten(1, 2), component.flatten(1)).reshape(differences.shape)
             moved = shifts + self._scored.spread[donors]
             drawn[members], rows[members] = moved, self._scored.decoded(moved, donors)
             expected[members] = torch.einsum("snk,ksnd->snd", shares, expectations)[:, :, None]
         return Draws(rows, drawn - expected)
-
-    def _belonging(self, shares: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return donors and their components, given the probabilities of the components.
-
-        Parameters
-        ----------
-        shares : Tensor of shape (sets, n, components)
-            The probability of each component.
-        numbers : Tensor of shape (sets, n, draws)
-            Numbers of donors, as if there were one component.
-        """
-        if shares.shape[2] == 1:
-            return numbers, torch.zeros_like(numbers)
-        place = (numbers + 0.5) / len(self.donors)
-        ends = shares.cumsum(2)
-        component = torch.searchsorted(ends, place).clamp(max=shares.shape[2] - 1)
-        share = shares.gather(2, component)
-        within = (place - ends.gather(2, component) + share) / share.clamp(min=1e-12)
-        number = torch.searchsorted(self._ends, component + within.clamp(0, 1))
-        return (number - component * len(self.donors)).clamp(0, len(self.donors) - 1), component
 
 
 class CopulaSampler(RegressionSampler):
