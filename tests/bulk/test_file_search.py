@@ -16,7 +16,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the bulk extra")
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from fastshapley.bulk.file_search import find_files, locate  # noqa: E402
+from fastshapley.bulk.file_search import find_files, locate, without_secrets  # noqa: E402
 
 
 def write(path: Path, start: int, rows: int) -> None:
@@ -127,8 +127,26 @@ def test_a_uri_that_does_not_answer_is_named() -> None:
         locate(place)
     except InputError:
         pytest.skip("this pyarrow has no S3 support")
-    with pytest.raises(PartError, match=r"s3://.*rows\.parquet.* cannot be read: .*127\.0\.0\.1"):
+    with pytest.raises(PartError, match=r"s3://bucket/rows\.parquet cannot be read: .*127\.0\.0\.1"):
         find_files(place)
+
+
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("nowhere://user:secret@host/rows.csv?sas_token=secret", "nowhere://host/rows.csv"),
+        ("s3://key:se cret@bucket/a@b", "s3://bucket/a@b"),
+        ("s3://bucket", "s3://bucket"),
+        ("folder/a@b?.csv", "folder/a@b?.csv"),
+    ],
+)
+def test_messages_have_no_passwords(place: str, shown: str) -> None:
+    assert without_secrets(place) == shown
+    if "secret" in place or "se cret" in place:
+        with pytest.raises(InputError, match=shown) as refusal:
+            find_files(place)
+        assert "cret" not in str(refusal.value)
+        assert refusal.value.__suppress_context__
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.csv.gz"])

@@ -144,6 +144,12 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(OSError, match=r"No space left on device, free some space there.*model\.bin") as raised:
         write_atomically(tmp_path / "model.bin", fail)
     assert raised.value.errno == errno.ENOSPC
+
+    def fail_of_limit(temporary: Path) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    with pytest.raises(OSError, match=r"File too large, raise the limit of the size of files.*model\.bin"):
+        write_atomically(tmp_path / "model.bin", fail_of_limit)
     monkeypatch.setattr(Path, "write_text", lambda path, *args, **options: fail(path))
     with pytest.raises(OSError, match=r"No space left on device, free some space there.*run\.json"):
         create_text(tmp_path / "run.json", "text")

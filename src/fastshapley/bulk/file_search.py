@@ -78,9 +78,19 @@ def locate(place: str | os.PathLike[str]) -> tuple[fs.FileSystem, str]:
         try:
             system, path = fs.FileSystem.from_uri(text)
         except (pa.ArrowInvalid, OSError, ImportError, ValueError) as error:
-            raise InputError(f"{text} is not a URI that pyarrow can open: {error}") from error
+            reason = str(error).replace(text, without_secrets(text))
+            raise InputError(f"{without_secrets(text)} is not a URI that pyarrow can open: {reason}") from None
         return system, path.rstrip("/")
     return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text))
+
+
+def without_secrets(place: str | os.PathLike[str]) -> str:
+    """Return a path or URI for messages, without the user, the password and the options that a URI may have."""
+    scheme, separator, rest = os.fspath(place).partition("://")
+    if not separator:
+        return scheme
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return scheme + separator + host.rpartition("@")[2] + slash + path
 
 
 def stamp_of(file: fs.FileInfo) -> str:
@@ -125,10 +135,10 @@ def find_files(source: Any, besides: str = "") -> Files:
         own, path = locate(place)
         if own != system:
             raise InputError(
-                f"source has {place} and {places[0]}, which are on different file systems: explain them in "
-                "separate runs"
+                f"source has {without_secrets(place)} and {without_secrets(places[0])}, which are on different "
+                "file systems: explain them in separate runs"
             )
-        stamps |= {file.path: stamp_of(file) for file in _files_at(system, path, os.fspath(place), besides)}
+        stamps |= {file.path: stamp_of(file) for file in _files_at(system, path, without_secrets(place), besides)}
     paths = tuple(stamps)
     with ThreadPoolExecutor(READERS) as pool:
         schemas = tuple(pool.map(partial(_columns_of, system), paths))

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 from fastshapley.bulk.arrow import csv_reading, feature_columns, key_type
 from fastshapley.bulk.csv_files import CsvColumns
 from fastshapley.bulk.file_parts import Part, find_parts, read_part
-from fastshapley.bulk.file_search import Files, find_files, locate, stamp_of
+from fastshapley.bulk.file_search import Files, find_files, locate, stamp_of, without_secrets
 from fastshapley.bulk.output_folder import Claim, OutputFolder
 from fastshapley.bulk.row_explainer import (
     BATCH_ROWS,
@@ -343,7 +343,7 @@ def prepare(
         folder.claim(_claim(job, files, part_rows))
         missing = folder.missing(parts)
     except OSError as error:
-        raise PartError(f"output {output} cannot be written: {error}") from error
+        raise PartError(f"output {without_secrets(output)} cannot be written: {error}") from error
     if missing:
         warn_of_missing_model(explainer)
     return BulkRun(job, missing, len(parts), progress)

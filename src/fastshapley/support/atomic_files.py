@@ -18,7 +18,8 @@ from typing import Any
 from fastshapley.errors import InputError
 
 _PREFIX = ".fastshapley"  # start of the names of temporary files
-_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}  # errors of a full disk and a used-up quota
+# Errors of a full disk, a used-up quota, and a limit of the size of files.
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG}
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -143,6 +144,8 @@ def _naming_full_disk(path: Path) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         advice = "free some space there, or choose another folder"
+        if error.errno == errno.EFBIG:
+            advice = "raise the limit of the size of files (ulimit -f), or choose another folder"
         raise OSError(error.errno, f"{error.strerror}, {advice}", str(path)) from error
 
 
