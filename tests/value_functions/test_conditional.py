@@ -160,8 +160,13 @@ def test_its_parts_sum_to_the_game(game: Conditional) -> None:
     assert whole.max() < 1e-6
 
 
-def test_in_training_equal_rows_have_draws_of_their_own(game: Conditional) -> None:
-    """Draws that equal rows share would be noise that more rows do not average out."""
+@pytest.mark.parametrize("samplers", [("normal",), ("normal", "copula")])
+def test_in_training_equal_rows_have_draws_of_their_own(samplers: tuple[str, ...]) -> None:
+    """Draws that equal rows share would be noise that more rows do not average out.
+
+    These samplers know what to expect of their donors, so their controls do not change the mean.
+    """
+    game = fitted(samplers=samplers)
     x = encoded(normal_rows(seed=3), 1).repeat(2000, 1)
     s = every(4, len(x))[:, 1:-1]
     v = game.thinned(16, torch.Generator().manual_seed(0))(x, s)[..., 0]

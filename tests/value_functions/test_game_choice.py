@@ -50,15 +50,15 @@ def wrong(by: float, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
     return expectation
 
 
-def sampler(by: float, seed: int, noise: float = 0.5, energy: float = 1.0) -> game_choice.SampledOutputs:
-    """Two noisy samples of a game that is off by an error, and the energy score of its rows."""
+def sampler(by: float, seed: int, noise: float = 0.5) -> game_choice.SampledOutputs:
+    """Two noisy samples of a game that is off by an error."""
     source = generator(seed)
 
     def sample(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
         mean = truth(x, s[:, None])
         mean = mean + by * torch.randn(mean.shape, generator=source, dtype=torch.float64)
         noises = noise * torch.randn(len(x), 2, 1, generator=source, dtype=torch.float64)
-        return SampleMeans(mean + noises, torch.full((len(x),), energy))
+        return SampleMeans(mean + noises)
 
     return sample
 
@@ -91,18 +91,16 @@ def test_sampling_noise_has_no_part_in_the_scores() -> None:
         assert score.sampled[0] == pytest.approx(hidden, abs=0.1)  # five standard errors, that of one is 0.02
 
 
-@pytest.mark.parametrize("energy", [0.5, 1.0, 2.0])
-def test_a_sampler_with_a_clearly_lower_score_is_chosen_whatever_the_energy_of_its_rows(energy: float) -> None:
-    samplers = [sampler(8.0, 2), sampler(0.0, 3, energy=energy)]
-    assert {score.sampler for score in compare_games(wrong(20.0, 1), samplers, held_out(), generator())} == {1}
+@pytest.mark.parametrize("usual", [0, 1])
+def test_a_sampler_with_a_clearly_lower_score_is_chosen_and_else_the_usual_one(usual: int) -> None:
+    def chosen(*errors: float) -> set[int]:
+        samplers = [sampler(error, seed) for seed, error in enumerate(errors, 2)]
+        scores = compare_games(wrong(20.0, 1), samplers, held_out(), generator(), usual=usual)
+        return {score.sampler for score in scores}
 
-
-@pytest.mark.parametrize(("energy", "best"), [(0.99, 1), (1.01, 0)])
-def test_of_samplers_with_equal_scores_the_one_whose_rows_have_the_lower_energy_is_chosen(
-    energy: float, best: int
-) -> None:
-    samplers = [sampler(0.0, 2), sampler(0.0, 3, energy=energy)]
-    assert {score.sampler for score in compare_games(wrong(20.0, 1), samplers, held_out(), generator())} == {best}
+    assert chosen(8.0, 0.0) == {1}
+    assert chosen(0.0, 8.0) == {0}
+    assert chosen(0.0, 0.0) == {usual}
 
 
 def test_with_few_rows_the_sampled_game_has_most_of_the_weight_at_large_coalitions() -> None:
@@ -144,7 +142,7 @@ def test_a_constant_model_is_no_problem() -> None:
         return torch.ones(*s.shape[:2], 1, dtype=torch.float64)
 
     def sample(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
-        return SampleMeans(torch.ones(len(x), 2, 1, dtype=torch.float64), torch.ones(len(x)))
+        return SampleMeans(torch.ones(len(x), 2, 1, dtype=torch.float64))
 
     for score in compare_games(same, [sample], constant, generator()):
         assert (score.surrogate, score.chosen, score.doubts) == (0, 0, (0.0,))
@@ -157,7 +155,7 @@ def test_a_control_has_the_multiple_that_takes_most_of_the_noise_off() -> None:
     row = torch.randn(4000, 1, 1, generator=generator(3), dtype=torch.float64)
 
     def multiple(outputs: Tensor, controls: Tensor | None) -> float:
-        return SampleMeans(outputs, torch.zeros(len(outputs)), controls).control()
+        return SampleMeans(outputs, controls).control()
 
     assert multiple(row + 0.4 * controls + own, controls) == pytest.approx(0.4, abs=5 * 0.3 / 4000**0.5)
     assert multiple(row + own, controls) == 0
@@ -203,7 +201,7 @@ def fixed_games(apart: float, along: float) -> game_choice._Games:
     """Two games that are a constant step apart, for four coalitions."""
     step = apart**0.5
     missed = torch.full((4, 1), along / step, dtype=torch.float64)
-    means = SampleMeans(torch.full((4, 2, 1), step, dtype=torch.float64), torch.zeros(4))
+    means = SampleMeans(torch.full((4, 2, 1), step, dtype=torch.float64))
     return game_choice._Games(missed, torch.zeros(4, 1), means, torch.tensor(1.0, dtype=torch.float64))
 
 
@@ -236,8 +234,7 @@ def test_outputs_of_different_size_count_equally_unless_they_are_probabilities()
 
     def sampled(x: Tensor, s: Tensor, starts: Tensor) -> SampleMeans:
         first, second = sampler(0.0, 2)(x, s, starts), sampler(20.0, 3)(x, s, starts)
-        outputs = torch.cat([first.outputs, 1000 * second.outputs], dim=2)
-        return SampleMeans(outputs, first.energy)
+        return SampleMeans(torch.cat([first.outputs, 1000 * second.outputs], dim=2))
 
     apart = compare_games(surrogate, [sampled], both, generator())
     together = compare_games(surrogate, [sampled], both, generator(), together=True)

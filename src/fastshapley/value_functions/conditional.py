@@ -26,13 +26,14 @@ from fastshapley.value_functions import game_choice
 from fastshapley.value_functions.base_game import BaseGame, GameContext, GameTraits, Part, Problem
 from fastshapley.value_functions.drawn_means import BLOCK_DRAWS, Draw, DrawnMeans
 from fastshapley.value_functions.draws import DonorNumbers, draws_by_size
-from fastshapley.value_functions.energy_score import EnergyScore
 from fastshapley.value_functions.game_choice import HeldOut, SampleMeans, SizePlan, SizeScore, compare_games
 from fastshapley.value_functions.labels import LabelledRows, label_rows
 from fastshapley.value_functions.links import Link, apply_link
 from fastshapley.value_functions.protocol import ValueFunction
+from fastshapley.value_functions.sampler_choice import choose_sampler
 from fastshapley.value_functions.samplers import (
     SAMPLERS,
+    BlendSampler,
     ConditionalSampler,
     Donors,
     GivenSampler,
@@ -48,7 +49,6 @@ TYPICAL_COALITIONS = 1024  # coalitions of a row for which the draws of the full
 ROW_DRAWS = 1 << 15  # draws for all coalitions of a row: with few players, each has more
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
-ENERGY_COALITIONS = 1024  # coalitions of each size for which samplers are compared, at least
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
 SHARED_COALITIONS = 16  # rows that have the same coalitions in training
 FEW_PLAYERS = 16  # players up to which rows often have the same coalitions by chance
@@ -162,7 +162,8 @@ class Conditional(BaseGame):
         calls = _affordable_calls(problem, recipe, len(rows.x) + len(rows.x_val), pace, run)
         samplers = self._new_samplers()
         samplers = tuple(sampler for sampler in samplers if sampler.suits(donors)) or samplers
-        each = max(1, game_choice.calls_needed(len(samplers), self.players))
+        compared = len(samplers) + (len(samplers) > 1)  # two of them may share the draws
+        each = max(1, game_choice.calls_needed(compared, self.players))
         # The paces of processes differ, and they must agree on what they do.
         coalitions = processes.share(lambda: int(min(game_choice.EVALUATED, problem.choice_calls * calls / each)))
         constant = not (y != y[0]).any()
@@ -175,22 +176,26 @@ class Conditional(BaseGame):
             tensors, config = processes.share(learn)
             if processes.rank > 0:
                 sampler.restore(donors, tensors, config, alone.seed)
+        generator = alone.generator("sampler choice")
+        usual = processes.share(lambda: choose_sampler(samplers, x_val, generator))
+        if len(usual) > 1:
+            samplers = (*samplers, _blended(samplers, usual))
+            usual = (len(samplers) - 1,)
         self._choose(samplers, ())
         different = len(x.nan_to_num().unique(dim=0))  # Rows that repeat others say nothing new.
         held_out = HeldOut(x_val, y_val, self.players, coalitions, different)
-        scores = processes.share(lambda: self._compared(held_out, alone))
+        scores = processes.share(lambda: self._compared(held_out, usual[0], alone))
         return self._choose(samplers if scores else (), scores)
 
-    def _compared(self, rows: HeldOut, run: Run) -> tuple[SizeScore, ...]:
+    def _compared(self, rows: HeldOut, usual: int, run: Run) -> tuple[SizeScore, ...]:
         """Return how close the games are to the model on held-out rows; it is saved with the unfinished work."""
         saved = run.checkpoint.load("game choice")
         if saved is None:
             generator = run.generator("game choice")
-            energy = EnergyScore.of(self.donors_)
-            samples = [self._sampled_outputs(sampler, energy) for sampler in self.samplers_]
+            samples = [self._sampled_outputs(sampler) for sampler in self.samplers_]
+            compare = partial(compare_games, usual=usual, together=self.scale != "real")
             try:
-                together = self.scale != "real"
-                found = compare_games(self.surrogate_.expectation, samples, rows, generator, together=together)
+                found = compare(self.surrogate_.expectation, samples, rows, generator)
             except ModelError as error:
                 logger.warning("The model is asked for whole rows only, because it fails on drawn rows: %s", error)
                 found = ()
@@ -198,7 +203,7 @@ class Conditional(BaseGame):
             run.checkpoint.save("game choice", saved)
         return tuple(map(SizeScore.from_dict, saved["scores"]))
 
-    def _sampled_outputs(self, sampler: ConditionalSampler, energy: EnergyScore) -> game_choice.SampledOutputs:
+    def _sampled_outputs(self, sampler: ConditionalSampler) -> game_choice.SampledOutputs:
         """Return the means over two samples of rows that a sampler completes."""
 
         def halves(values: Tensor) -> Tensor:
@@ -209,15 +214,12 @@ class Conditional(BaseGame):
             size = max(1, BLOCK_DRAWS // numbers.shape[1])
             outputs: list[Tensor] = []
             controls: list[Tensor] = []
-            energies: list[Tensor] = []
             for part in zip(x.split(size), s.split(size), numbers.split(size), strict=True):
                 rows, control = sampler.draw(*part)
                 outputs.append(halves(self.predict(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])))
-                if len(energies) * size < ENERGY_COALITIONS:
-                    energies.append(energy(part[0], rows))
                 if control is not None:
                     controls.append(halves(control))
-            return SampleMeans(torch.cat(outputs), torch.cat(energies), torch.cat(controls) if controls else None)
+            return SampleMeans(torch.cat(outputs), torch.cat(controls) if controls else None)
 
         return sample
 
@@ -443,8 +445,11 @@ class Conditional(BaseGame):
             model = ModelFunction(context.model, schema, donors.rows[:256], context.logits)
         game = cls(draws=config["draws"])
         game._set(model, surrogate, donors, config["link"], tensors["null"], config["seed"])
-        samplers = []
+        samplers: list[ConditionalSampler] = []
         for number, described in enumerate(config["samplers"]):
+            if described["kind"] == BlendSampler.kind:
+                samplers.append(_blended(samplers, described["numbers"]))
+                continue
             sampler = _restored_sampler(described["kind"], given)
             sampler.restore(donors, with_prefix(tensors, f"sampler{number}"), described, config["seed"])
             samplers.append(sampler)
@@ -509,6 +514,11 @@ def _fitted_sampler(
     """Fit a sampler, and return what it takes to restore it in another process."""
     sampler.fit(donors, rows, recipe, run)
     return sampler.tensors(), sampler.config()
+
+
+def _blended(samplers: Sequence[ConditionalSampler], numbers: Sequence[int]) -> BlendSampler:
+    first, second = numbers
+    return BlendSampler(samplers[first], samplers[second], (first, second))
 
 
 def _given_samplers(given: Any) -> list[Sample]:

@@ -5,8 +5,7 @@ The games are the surrogate, and the model's mean output over sampled rows. For 
 expectation. This is the game's MSEv. It needs no truth, so games can be compared by it, and averaged with the
 weights that make it smallest.
 
-Samplers are compared by the energy score of their rows. It is far less noisy than the MSEv, and ignores the model.
-Where the MSEv of another sampler is clearly lower, that one is chosen.
+There is a usual sampler (see `sampler_choice`). Where the MSEv of another one is clearly lower, that one is chosen.
 """
 
 from __future__ import annotations
@@ -41,14 +40,11 @@ class SampleMeans:
     ----------
     outputs : Tensor of shape (n, 2, outputs)
         The mean outputs of the model.
-    energy : Tensor of shape (k,)
-        The energy scores of the drawn rows, for some of the coalitions.
     controls : Tensor of shape (n, 2, outputs) or None
         The mean controls of the sampler, if it has any.
     """
 
     outputs: Tensor
-    energy: Tensor
     controls: Tensor | None = None
 
     def control(self) -> float:
@@ -168,6 +164,7 @@ def compare_games(
     rows: HeldOut,
     generator: torch.Generator,
     *,
+    usual: int = 0,
     together: bool = False,
 ) -> tuple[SizeScore, ...]:
     """Compare the surrogate and the games of samplers on held-out rows.
@@ -182,6 +179,8 @@ def compare_games(
         The rows, and the number of coalitions.
     generator : torch.Generator
         The source of random numbers.
+    usual : int
+        The number of the sampler that is taken unless another one is clearly better.
     together : bool
         Whether all outputs are in the same units, as probabilities are.
 
@@ -209,7 +208,6 @@ def compare_games(
         _Comparison(size, games, weights)
         for size, games, weights in zip(sizes, by_size, zip(*by_sampler, strict=True), strict=True)
     ]
-    usual = _usual(found)
     return tuple(each.score(usual, rows.learnt_from) for each in found)
 
 
@@ -225,7 +223,6 @@ class _Games:
         self.steps = (means.outputs - surrogate[:, None]).movedim(1, 0) / unit
         self.control = means.control()
         self.shares = (y - y.mean(0)).div(unit).square().mean(0).clamp(min=1e-12)  # of the outputs in the MSEv
-        self.energy = float(means.energy.mean())
 
     def products(self, weight: float) -> Tensor:
         """Return an unbiased estimate of the MSEv of a mean of the games from each coalition, (n,)."""
@@ -329,12 +326,6 @@ class _Comparison:
             weight=self.weights[best],
             control=games.control,
         )
-
-
-def _usual(comparisons: Sequence[_Comparison]) -> int:
-    """Return the sampler whose rows have the lowest energy score for all sizes together."""
-    totals = torch.tensor([[games.energy for games in each.games] for each in comparisons]).sum(0)
-    return int(totals.argmin())
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,11 @@ Most take donors, which are rows of the data, and shift their entries by the dif
 players make one expect of the row and of the donor. Samplers differ in how they expect: not at all
 (`MarginalSampler`), by linear regression on standardised numbers (`NormalSampler`) or on normal scores
 (`CopulaSampler`), or by a network (`NetworkSampler`). `ClassSampler` takes the entries of donors that are alike, as
-they are. A sampler of the user's own is a function ``sample(x, s, generator)`` (`GivenSampler`).
+they are. A sampler of the user's own is a function ``sample(x, s, generator)`` (`GivenSampler`). Two samplers can
+share the draws (`BlendSampler`).
 """
 
+from fastshapley.value_functions.samplers.blend_sampler import BlendSampler
 from fastshapley.value_functions.samplers.class_sampler import ClassSampler
 from fastshapley.value_functions.samplers.conditional_sampler import (
     ConditionalSampler,
@@ -26,6 +28,7 @@ SAMPLERS: dict[str, type[ConditionalSampler]] = {
 
 __all__ = [
     "SAMPLERS",
+    "BlendSampler",
     "ClassSampler",
     "ConditionalSampler",
     "CopulaSampler",

@@ -164,9 +164,14 @@ class ConditionalSampler(ABC):
     """
 
     kind: ClassVar[str]
-    centred: ClassVar[bool] = False
+    centred: bool = False
     donors: Donors
     _slopes: Tensor | None = None  # of the model's outputs along the surprises
+
+    @property
+    def has_control(self) -> bool:
+        """Whether `draw` returns controls."""
+        return self._slopes is not None
 
     def suits(self, donors: Donors) -> bool:
         """Return whether the sampler is worth trying for rows like the donors."""
