@@ -15,13 +15,12 @@ from torch import Tensor
 from fastshapley.coalitions import subsets
 from fastshapley.value_functions.column_scores import BLOCK_ENTRIES
 from fastshapley.value_functions.energy_score import EnergyScore
-from fastshapley.value_functions.game_choice import knots
+from fastshapley.value_functions.game_choice import DIFFERENT, knots
 from fastshapley.value_functions.samplers import BlendSampler, ConditionalSampler
 
 DRAWS = 16  # drawn rows per coalition
 EVALUATED = 4096  # coalitions of all rows, at most
 FEWEST, MOST = 2, 8  # coalitions of each size per row
-CLEARLY = 1.0  # standard errors by which a sampler must be better than two that share the draws
 
 
 def choose_sampler(
@@ -50,7 +49,7 @@ def choose_sampler(
     first, second = sorted(range(len(samplers)), key=lambda number: totals[number])[:2]
     blend = BlendSampler(samplers[first], samplers[second], (first, second))
     loss = energy(blend) - energies[first]
-    return (first,) if float(loss.mean()) > CLEARLY * float(loss.std()) / len(loss) ** 0.5 else blend.numbers
+    return (first,) if float(loss.mean()) > DIFFERENT * float(loss.std()) / len(loss) ** 0.5 else blend.numbers
 
 
 def _questions(x: Tensor, players: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
