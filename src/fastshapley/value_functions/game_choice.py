@@ -27,7 +27,7 @@ SPREAD = 0.15  # standard deviation, a priori, of the change of the weight from 
 DIGITS = 6  # of the weights
 SWEEPS = 60  # passes over the sizes, after which the weights have settled
 ROW_COALITIONS = 2  # coalitions of one row that count as independent; more of them tell little more
-DIFFERENT = 2.0  # standard errors by which a sampler must be better than the usual one, or than two that share draws
+DIFFERENT = 2.0  # standard errors by which a sampler must be better than the usual one, or than two together
 
 LEAST_GAIN = 0.05  # share of the sampling variance that a control must take off to be used
 
