@@ -6,6 +6,7 @@ import io
 import pickle
 from contextlib import redirect_stderr
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -545,3 +546,18 @@ def test_a_conditional_explainer_checks_for_drift_with_and_without_its_model(con
     assert "is as close" in str(drift)
     assert str(drift) == str(conditional.explainer.check(X))
     assert "is as close" not in str(alone.check(X, people_chances(X)[:, ::-1]))
+
+
+def test_outputs_have_the_names_that_the_user_gives(tmp_path: Path) -> None:
+    """They are kept by files and updates, and come before the classes of the model."""
+    X, names = numbers(200), ["low", "high"]
+    model = LogisticRegression().fit(X, (X[:, 0] > 0).astype(int))
+    fitted = explainer(model, output_names=names).fit(X)
+    assert fitted(X[:3]).output_names == names
+    np.testing.assert_array_equal(fitted(X[:3], outputs=["high"]).values[..., 0], fitted(X[:3]).values[..., 1])
+    fitted.save(tmp_path / "a.fastshap")
+    loaded = FastSHAP.load(tmp_path / "a.fastshap", model)
+    assert loaded.output_names_ == tuple(names)
+    assert loaded.update(X).output_names_ == tuple(names)
+    with pytest.raises(InputError, match=r"output_names has 3 names for 2 outputs of the model"):
+        explainer(model, output_names=["a", "b", "c"]).fit(X)

@@ -93,7 +93,7 @@ class TestEveryExplainer:
 
     def test_explanations_have_the_expected_shapes_and_names(self, case: tuple[FastSHAP, Any]) -> None:
         fitted, X = case
-        names = fitted.output_names
+        names = list(fitted.output_names_) if len(fitted.output_names_) > 1 else None
         outputs = () if names is None else (len(names),)
         explanation = fitted(X[:7])
         assert explanation.shape == fitted.shap_values(X[:7]).shape == (7, X.shape[1], *outputs)
@@ -121,7 +121,7 @@ class TestEveryExplainer:
         loaded = FastSHAP.load(stream, model=fitted.model)
         assert loaded.shap_values(X[:20]).tobytes() == fitted.shap_values(X[:20]).tobytes()
         np.testing.assert_array_equal(loaded.expected_value, fitted.expected_value)
-        assert (loaded.feature_names, loaded.output_names) == (fitted.feature_names, fitted.output_names)
+        assert (loaded.feature_names, loaded.output_names_) == (fitted.feature_names, fitted.output_names_)
 
     def test_it_has_the_attributes_of_shaps_explainers(self, case: tuple[FastSHAP, Any]) -> None:
         for name in ("model", "masker", "link", "feature_names", "output_names", "expected_value"):
@@ -212,7 +212,7 @@ class TestCalls:
 
     def test_fitted_attributes_do_not_exist_before_fit(self) -> None:
         new = FastSHAP(lambda rows: rows[:, 0])
-        for name in ("expected_value", "feature_names", "output_names"):
+        for name in ("expected_value", "feature_names", "output_names_"):
             assert not hasattr(new, name)
 
     def test_a_game_whose_base_value_depends_on_the_row_has_no_expected_value(self) -> None:
@@ -365,7 +365,7 @@ class TestPlots:
     def test_every_plot_draws_an_explanation(self, case: tuple[FastSHAP, Any], plot: str) -> None:
         fitted, X = case
         explanation = fitted(X[:120])
-        PLOTS[plot](explanation if fitted.output_names is None else explanation[..., 1])
+        PLOTS[plot](explanation if len(fitted.output_names_) == 1 else explanation[..., 1])
 
     @pytest.mark.parametrize("plot", ["bar", "waterfall", "heatmap", "beeswarm"])
     def test_plots_draw_explanations_with_error_bars(self, persons: Any, plot: str) -> None:

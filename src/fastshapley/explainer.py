@@ -112,6 +112,9 @@ class FastSHAP(SklearnInterface):
         When values are made to sum to grand minus null: also in the training loss, only at inference, or never.
     penalty : float
         The weight in the loss of the squared gap before normalisation (the paper's gamma).
+    output_names : list of str, optional
+        The names of the model's outputs. By default they are a classifier's classes, or the columns of the frame
+        that the model returns.
     recipe : {"default", "paper", "sampling"} or Recipe
         How networks are trained. ``"sampling"`` trains no explainer network, for few rows: values then come from a
         ``budget``, a ``tol`` or `estimate`.
@@ -159,6 +162,7 @@ class FastSHAP(SklearnInterface):
         network: nn.Module | Backbone | UNet | None = None,
         normalize: Literal["always", "inference", "never"] = "always",
         penalty: float = 0.0,
+        output_names: Sequence[str] | None = None,
         recipe: Literal["default", "paper", "sampling"] | Recipe = "default",
         time_budget: float | None = None,
         evaluation_budget: int | None = None,
@@ -174,6 +178,7 @@ class FastSHAP(SklearnInterface):
         self.network = network
         self.normalize = normalize
         self.penalty = penalty
+        self.output_names = output_names
         self.recipe = recipe
         self.time_budget = time_budget
         self.evaluation_budget = evaluation_budget

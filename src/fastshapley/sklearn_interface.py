@@ -110,12 +110,6 @@ class SklearnInterface(TransformerMixin, BaseEstimator):
         self._check_fitted()
         return list(self.player_names_)
 
-    @property
-    def output_names(self) -> list[str] | None:
-        """The names of the outputs, such as the classes of a classifier; None if there is one output."""
-        self._check_fitted()
-        return list(self.output_names_) if len(self.output_names_) > 1 else None
-
     def __sklearn_clone__(self) -> Self:
         # scikit-learn's clone would reset the fitted model that is to be explained.
         parameters = self.get_params(deep=False)

@@ -210,6 +210,18 @@ def test_model_is_called_with_the_table_type_of_the_user() -> None:
     assert outputs[:, 0].tolist() == PEOPLE["age"].tolist()
 
 
+def test_outputs_are_named_after_the_columns_of_the_frame_that_the_model_returns() -> None:
+    def model(rows: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"cost": np.full(len(rows), 0.5), "time": np.full(len(rows), 2.5)})
+
+    assert wrap(model)[0].output_names == ("cost", "time")
+    assert wrap(lambda rows: model(rows).set_axis(["same", "same"], axis=1))[0].output_names == (
+        "output 0",
+        "output 1",
+    )
+    assert wrap(lambda rows: model(rows)["cost"])[0].output_names == ("output 0",)
+
+
 def test_outputs_are_named_after_the_classes() -> None:
     labels = np.array(["no", "yes"])[BINARY]
     assert wrap(LogisticRegression().fit(X, labels))[0].output_names == ("no", "yes")

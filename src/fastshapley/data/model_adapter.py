@@ -77,7 +77,8 @@ class ModelFunction:
     def __init__(self, model: Any, schema: Schema, probe: Tensor, logits: bool = False) -> None:
         self.model, self.schema, self.logits = model, schema, logits
         self.evaluations, self.seconds = 0, 0.0
-        self.outputs = 0  # The first call sets it.
+        self.outputs = 0  # The first call sets it, and the columns of the frame that it returns.
+        self._columns: tuple[str, ...] = ()
         self._predict, known_scale = _predictor(model)
         if logits and known_scale is not None:
             raise ModelError(f"logits is True, but a {type(model).__name__} does not return logits: leave it out")
@@ -89,7 +90,7 @@ class ModelFunction:
         if known_scale in (None, "probabilities"):  # With several labels, each may be likely on its own.
             known_scale = "probabilities" if _sum_to_one(y) else "probability" if logits else "real"
         self.scale: Scale = known_scale
-        self.output_names = _output_names(model, self.outputs)
+        self.output_names = _output_names(model, self._columns, self.outputs)
 
     def __call__(self, x: Rows) -> Tensor:
         """Return the outputs of encoded rows, (n, outputs)."""
@@ -134,13 +135,14 @@ class ModelFunction:
                 f"model failed on {len(x)} rows, a {type(rows).__name__}: {type(error).__name__}: {error}"
                 + self._gap_hint(x)
             ) from error
+        columns = tuple(map(str, getattr(y, "columns", ())))
         y = _as_matrix(y, len(x), self._integers_allowed)
         if self.logits:
             y = _probabilities(y)
         self.evaluations += len(x)
         self.seconds += time.perf_counter() - start
         if not self.outputs:
-            self.outputs = y.shape[1]
+            self.outputs, self._columns = y.shape[1], columns
         if y.shape[1] != self.outputs:
             raise ModelError(f"model returned {y.shape[1]} outputs per row, and {self.outputs} before")
         finite = np.isfinite(y).all(axis=1)
@@ -353,7 +355,10 @@ def _sum_to_one(y: Tensor) -> bool:
     return y.shape[1] > 1 and bool((y >= 0).all()) and torch.allclose(y.sum(1), whole, atol=1e-4)
 
 
-def _output_names(model: Any, outputs: int) -> tuple[str, ...]:
+def _output_names(model: Any, columns: tuple[str, ...], outputs: int) -> tuple[str, ...]:
+    """Return the columns of the frame that the model returns, or its classes, or numbers."""
+    if len(set(columns)) == outputs:
+        return columns
     try:
         names = tuple(str(name) for name in model.classes_)
     except (AttributeError, TypeError):

@@ -277,7 +277,10 @@ def _measure_report(subject: _Subject, errors: ErrorBars | None) -> tuple[Report
 
 
 def _output_names(setup: Setup, game: ValueFunction) -> tuple[str, ...]:
-    """Return the names that the model gives its outputs, or those of before, or numbers."""
+    """Return the names that the user gives the outputs, or the model, or those of before, or numbers."""
+    given = setup.settings.output_names
+    if given is not None and len(given) == game.outputs:
+        return tuple(given)
     numbered = tuple(f"output {k}" for k in range(game.outputs))
     model: ModelFunction | None = setup.model
     names = model.output_names if model is not None and model.outputs == game.outputs else numbered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ class Settings:
     network: Any = None
     normalize: Normalize = "always"
     penalty: float = 0.0
+    output_names: Sequence[str] | None = None
     recipe: Any = "default"
     time_budget: float | None = None
     evaluation_budget: int | None = None
@@ -62,6 +64,7 @@ class Settings:
                 "Superpixels(grid=14)"
             )
         self._check_game(game)
+        self._check_output_names()
         recipes.check_recipe(self.recipe)
         for name in ("time_budget", "evaluation_budget"):
             value = getattr(self, name)
@@ -80,6 +83,15 @@ class Settings:
             raise ValueError("model is None: pass the model to explain, or a fitted value function")
         if isinstance(game, BaseGame) and is_fitted(game) and self.link not in ("identity", game.link):
             raise ValueError(f"link is {self.link!r}, but the value function was fitted with link {game.link!r}")
+
+    def _check_output_names(self) -> None:
+        names = self.output_names
+        if names is None:
+            return
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(n, str) for n in names):
+            raise ValueError(f"output_names is {names!r}: use a list of strings, one for each output of the model")
+        if len(set(names)) < len(names):
+            raise ValueError(f"output_names is {names!r}: each name must be different")
 
     def resolved_device(self) -> torch.device:
         """Return where the networks run: by default a GPU if there is one."""

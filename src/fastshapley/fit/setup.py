@@ -160,6 +160,7 @@ def set_up(settings: Settings, data: FitData, start: Fitted | None = None) -> Se
     trial = processes.share(lambda: trial_rows(x)).to(x.device)
     check_budget(settings.evaluation_budget, len(trial))
     model = None if settings.model is None else ModelFunction(settings.model, schema, trial, settings.logits)
+    _check_output_names(settings, model, given)
     partition = players_of(settings, schema) if start is None else start.partition
     if start is None and processes.rank == 0:
         _mention_one_hot(settings, schema, x)
@@ -180,6 +181,13 @@ def set_up(settings: Settings, data: FitData, start: Fitted | None = None) -> Se
     budget = Budget(None if allowed is None else allowed // processes.size, () if model is None else ((model, 0),))
     seen_rows = int(seen.sum())
     return Setup(settings, start, schema, partition, model, x, x_exam, x_report, held_out, run, budget, seen_rows)
+
+
+def _check_output_names(settings: Settings, model: ModelFunction | None, game: Any) -> None:
+    outputs = getattr(game, "outputs", None) if model is None else model.outputs
+    names = settings.output_names
+    if names is not None and outputs is not None and len(names) != outputs:
+        raise InputError(f"output_names has {len(names)} names for {outputs} outputs of the model: name each one")
 
 
 def _start_clock(settings: Settings, data: FitData) -> Clock:
