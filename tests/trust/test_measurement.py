@@ -19,6 +19,7 @@ from fastshapley.data.table_schema import TableSchema
 from fastshapley.objective import normalize
 from fastshapley.players import Features
 from fastshapley.training.run import Run
+from fastshapley.trust import effort
 from fastshapley.trust.effort import Allowance
 from fastshapley.trust.measurement import MeasuredNetwork, measure_network, true_values
 from fastshapley.trust.report import measure
@@ -49,7 +50,10 @@ def evenly(game: ValueFunction) -> Callable[[Tensor], Tensor]:
     ids=["time", "calls", "both"],
 )
 def test_true_values_use_most_of_the_allowed_calls(allowance: Allowance, columns: int, background: int) -> None:
-    """The limit is 20,000 rows, by time or by number, for any background."""
+    """The limit is 20,000 rows, by time or by number, for any background.
+
+    If the pace turns out to be faster than expected, there is time for more.
+    """
     X = numbers(3000, columns)
     schema = TableSchema.of(X)
     x = schema.encode(X)
@@ -58,7 +62,20 @@ def test_true_values_use_most_of_the_allowed_calls(allowance: Allowance, columns
     before = model.evaluations
     found = true_values(evenly(game), game, x, torch.Generator(), allowance)
     assert found is not None
-    assert 10_000 <= model.evaluations - before <= 20_000
+    assert 10_000 <= model.evaluations - before <= min(allowance.calls, effort.REPORT_EVALUATIONS)
+
+
+def test_more_rows_are_measured_if_the_game_is_faster_than_expected() -> None:
+    """The expected pace allows 3 rows of 640 evaluations; the game takes microseconds."""
+    game = Additive(players=20)
+    expected = Allowance(pace=0.01, seconds=20.0)
+    found = true_values(evenly(game), game, game.rows(50), torch.Generator().manual_seed(0), expected)
+    assert found is not None
+    assert len(found.rows) == len(found.estimate.values) == len(found.estimate.stderr) == 50
+    limited = replace(expected, calls=2000)
+    few = true_values(evenly(game), game, game.rows(50), torch.Generator().manual_seed(0), limited)
+    assert few is not None
+    assert len(few.rows) == 3
 
 
 def test_without_time_there_are_no_true_values() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -157,6 +158,26 @@ def test_a_large_output_does_not_hide_a_small_one() -> None:
     assert "'small'" in replace(game, output_names=("large", "small")).lines()["  worst output"]
     signs = measure(truth * [1.0, -1.0], estimate(truth), "exact")
     assert signs.sign_agreement == 0
+
+
+def test_an_output_whose_values_are_smaller_than_their_noise_is_not_the_worst() -> None:
+    """The probability of a class that hardly occurs: its true values are nothing but noise."""
+    rng = np.random.default_rng(0)
+    large, noise = rng.standard_normal((200, 4, 1)), 1e-3 * rng.standard_normal((200, 4, 1))
+    truth = np.concatenate([large, noise], axis=2)
+    values = np.concatenate([large + 0.1, np.zeros_like(noise)], axis=2)
+
+    def errors(stderr: float, part: slice) -> tuple[float, tuple[float, ...]]:
+        known, count = np.zeros(200, dtype=bool), np.full(200, 10)
+        estimate = Estimate(truth[..., part], np.full_like(truth[..., part], stderr), count, known)
+        found = measure(values[..., part], estimate, "estimates")
+        return found.relative_squared_error, found.relative_squared_errors
+
+    headline, each = errors(8e-4, slice(None))
+    assert headline == each[0] < 0.02
+    assert math.isnan(each[1])
+    assert errors(0.0, slice(None))[1][1] == pytest.approx(1)
+    assert not math.isnan(errors(8e-4, slice(1, 2))[0])  # There is nothing else to say.
 
 
 def test_large_rows_do_not_hide_the_others() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley.coalitions import subsets
@@ -241,26 +243,35 @@ def true_values(
         None if the allowance does not suffice for one row.
     """
     players = value_function.players
-    calls = min(
-        allowance.share * effort.REPORT_EVALUATIONS,
-        allowance.calls,
-        min(allowance.share * effort.REPORT_SECONDS, allowance.seconds) / max(allowance.pace, 1e-9),
-    )
-    evaluations = int(min(calls // cost(value_function), EVALUATIONS_TIMES_PLAYERS // players))
+    calls = min(allowance.share * effort.REPORT_EVALUATIONS, allowance.calls)
+    seconds = min(allowance.share * effort.REPORT_SECONDS, allowance.seconds)
+    most = int(min(calls // cost(value_function), EVALUATIONS_TIMES_PLAYERS // players))
+    evaluations = int(min(most, seconds / max(allowance.pace, 1e-9) // cost(value_function)))
     smallest = SMALLEST_ROW_EVALUATIONS * players + 2
     if evaluations < min(smallest, 1 << players):
         return None
     fewest = EXACT_ROWS if 1 << players > FEW_COALITIONS * players else 1
     if players <= MAX_PLAYERS and (rows := min(len(x), evaluations >> players)) >= min(len(x), fewest):
         return Truth(x[:rows], exact(value_function, x[:rows]), f"exact, all {1 << players} coalitions")
-    x = x[: max(1, evaluations // (ROW_EVALUATIONS * players))]
-    pairs = max(min(evaluations // len(x), LARGEST_ROW_EVALUATIONS * players), smallest) // 2 - 1
-    phi = explain(x)
-    found = residuals(value_function, x, phi, pairs, generator)
-    values = (phi + found.error).cpu().numpy()
-    spent, converged = np.full(len(x), 2 * pairs + 2), np.zeros(len(x), dtype=np.bool_)
-    estimate = Estimate(values, found.variance.sqrt().cpu().numpy(), spent, converged)
-    return Truth(x, estimate, f"unbiased estimate from {pairs} coalition pairs per row")
+    rows = min(len(x), max(1, evaluations // (ROW_EVALUATIONS * players)))
+    pairs = max(min(evaluations // rows, LARGEST_ROW_EVALUATIONS * players), smallest) // 2 - 1
+
+    def estimated(x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        phi = explain(x)
+        found = residuals(value_function, x, phi, pairs, generator)
+        return (phi + found.error).cpu().numpy(), found.variance.sqrt().cpu().numpy()
+
+    start = time.perf_counter()
+    parts = [estimated(x[:rows])]
+    if evaluations < most:  # Time is the limit, and the pace was a guess.
+        spent = time.perf_counter() - start
+        affordable = int(min(most // (2 * pairs + 2), rows * seconds / max(spent, 1e-9), len(x)))
+        if affordable > rows:
+            parts.append(estimated(x[rows:affordable]))
+            rows = affordable
+    values, stderr = (np.concatenate(part) for part in zip(*parts, strict=True))
+    estimate = Estimate(values, stderr, np.full(rows, 2 * pairs + 2), np.zeros(rows, dtype=np.bool_))
+    return Truth(x[:rows], estimate, f"unbiased estimate from {pairs} coalition pairs per row")
 
 
 def _totals(truth: Truth, device: torch.device) -> Tensor:

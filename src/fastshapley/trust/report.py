@@ -85,7 +85,8 @@ class Report:
         The mean squared error of the true values, from random coalitions. ``mean_squared_error`` does not contain
         it.
     relative_squared_errors, mean_squared_values : tuple of float
-        ``relative_squared_error`` and ``mean_squared_value`` of each output.
+        ``relative_squared_error`` and ``mean_squared_value`` of each output. The error is NaN for an output whose
+        values are smaller than their sampling noise, such as the probability of a class that hardly occurs.
     game_errors : tuple of float or None
         ``game_error`` of each output.
     fidelities : tuple of float
@@ -149,7 +150,7 @@ class Report:
     @property
     def relative_game_error(self) -> float:
         """The game's error as a share of the squared values, of the worst output; NaN if it is unknown."""
-        return max(self._relative(self.game_errors, self.game_error))
+        return _worst(self._relative(self.game_errors, self.game_error), max)
 
     @property
     def relative_model_noise(self) -> float:
@@ -170,14 +171,16 @@ class Report:
         """
         network = self.relative_squared_errors or (self.relative_squared_error,)
         game = self._relative(self.game_errors, self.game_error)
-        return max(max(0.0, a) + b for a, b in zip(network, game, strict=True)) + self.relative_model_noise
+        totals = [max(0.0, a) + b for a, b in zip(network, game, strict=True)]
+        return _worst(totals, max) + self.relative_model_noise
 
     def _relative(self, errors: tuple[float, ...] | None, total: float | None) -> tuple[float, ...]:
         """Return errors of each output as shares of its squared values; NaN where they are unknown."""
         sizes = self.mean_squared_values or (self.mean_squared_value,)
         each = errors if errors is not None and len(errors) == len(sizes) else (total,) * len(sizes)
-        pairs = zip(each, sizes, strict=True)
-        return tuple(math.nan if error is None or not size > 0 else error / size for error, size in pairs)
+        noisy = [math.isnan(known) for known in self.relative_squared_errors] or [False]
+        parts = zip(each, sizes, noisy, strict=True)
+        return tuple(math.nan if error is None or not size > 0 or no else error / size for error, size, no in parts)
 
     def lines(self) -> dict[str, str]:
         """Return the lines of the table, by label."""
@@ -366,9 +369,10 @@ def measure(
     sizes = (np.square(truth.values) - np.square(truth.stderr)).sum(1).mean(0)
     errors = (np.square(values - truth.values) - np.square(truth.stderr)).sum(1).mean(0)
     outputs = [slice(k, k + 1) for k in range(len(sizes))]
-    relative = tuple(
-        float(e) / float(size) if size > 0 else math.nan for e, size in zip(errors, sizes, strict=True)
-    )
+    least = np.square(truth.stderr).sum(1).mean(0)
+    if not (sizes > least).any():  # All values are as small as the noise: their errors are the best that is known.
+        least = np.zeros_like(sizes)
+    relative = tuple(np.where(sizes > least, errors / np.where(sizes > least, sizes, 1.0), math.nan).tolist())
     signs = [
         metrics.sign_agreement(values[..., k], truth.values[..., k])
         if stderr is None
