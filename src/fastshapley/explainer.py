@@ -20,7 +20,7 @@ from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explain.anchoring import Anchor, ModelOutputs, anchor_values
 from fastshapley.explain.correction import Correction, correct
-from fastshapley.explanation import Values
+from fastshapley.explanation import Values, chosen_outputs
 from fastshapley.export import file_format, onnx
 from fastshapley.fit import pipeline
 from fastshapley.fit.fitted import Fitted
@@ -336,9 +336,11 @@ class FastSHAP(SklearnInterface):
         asked = predictions is not None or (anchor == "model" and called_model(game) is None)
         if asked and calls_model(game):
             grand, predictions = self._model_outputs()(x, predictions), None
-        values, base = self.fitted_.forward(x, options.batch_size, grand)
         budget, stderr = options.budget(budget), None
-        if errors or options.error_bounds or budget is not None or tol is not None or start is not None:
+        corrected = errors or options.error_bounds or budget is not None or tol is not None or start is not None
+        few = None if corrected or anchor == "model" else self._known_outputs(outputs)
+        values, base = self.fitted_.forward(x, options.batch_size, grand, few)
+        if corrected:
             progress = self.progress and not options.silent
             correction = Correction(budget, tol, start, self.random_state, progress)
             values, stderr = correct(self.fitted_, x[:], values, correction)
@@ -358,7 +360,9 @@ class FastSHAP(SklearnInterface):
             assert self.fitted_.errors is not None
             stderr, about = (stderr.square() + self.fitted_.errors.game_variance.to(stderr)).sqrt(), "model"
         found = Values(values, base, stderr, self.output_names_)
-        if outputs is not None:
+        if few is not None:
+            found = replace(found, names=[self.output_names_[k] for k in few], squeezed=False)
+        elif outputs is not None:
             found = found.chosen(outputs)
         explanation = self.schema_.explanation(x, found, self.partition_, upsample=upsample)
         explanation.errors_about = about
@@ -597,12 +601,18 @@ class FastSHAP(SklearnInterface):
         settings, fitted = file_format.load(path, given)
         return cls(**vars(settings))._keep(fitted)
 
-    def explain_encoded(self, x: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def explain_encoded(self, x: Rows, outputs: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Explain encoded rows: see `Fitted.explain_encoded`."""
-        return self.fitted_.explain_encoded(x)
+        return self.fitted_.explain_encoded(x, outputs)
 
     def _settings(self) -> Settings:
         return Settings(**self.get_params(deep=False))
+
+    def _known_outputs(self, outputs: Any) -> tuple[int, ...] | None:
+        """Return the numbers of the outputs that are wanted, if they do not depend on the values."""
+        if outputs is None or isinstance(outputs, shap.utils.OpChain):
+            return None
+        return chosen_outputs(self.output_names_, outputs)
 
     def _model_outputs(self) -> ModelOutputs:
         return ModelOutputs(self.fitted_, self.model, self.logits)

@@ -54,8 +54,9 @@ def test_a_batch_has_fewer_rows_if_rows_have_many_values(exported: Exported) -> 
             players, outputs = 1000, 1000
 
     wide: Any = Wide()
-    assert batch_rows(wide) == (1 << 21) // 1_000_000
-    assert batch_rows(exported.explainer) == 1 << 15
+    assert batch_rows(wide, range(1000)) == (1 << 21) // 1_000_000
+    assert batch_rows(wide, [3]) == (1 << 21) // 1000
+    assert batch_rows(exported.explainer, [0]) == 1 << 15
 
 
 def test_a_surrogate_is_not_identified_by_calls_of_the_model(exported: Exported) -> None:

@@ -42,6 +42,21 @@ def test_without_normalisation_values_are_the_outputs_of_the_network(fitted: Fit
     torch.testing.assert_close(predictions, grand_values(fitted.game, x))
 
 
+@pytest.mark.parametrize("outputs", [[3], [2, 0], [0, 1, 2, 3], range(6)])
+@pytest.mark.parametrize("normalize", ["always", "never"])
+def test_some_outputs_are_those_of_all(outputs: Any, normalize: Any) -> None:
+    """Whether only they are computed, or all."""
+
+    def six(rows: Any) -> Any:
+        x = np.asarray(rows)
+        return np.stack([model(x) * (k + 1) + x[:, k % 4] ** 2 for k in range(6)], axis=1)
+
+    fitted = replace(explainer(six).fit(numbers()).fitted_, normalize=normalize)
+    x = fitted.schema.encode(numbers(30, seed=1))
+    for part, whole in zip(fitted.explain_encoded(x, outputs), fitted.explain_encoded(x), strict=True):
+        torch.testing.assert_close(part, whole[..., list(outputs)], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])
 def test_the_batch_size_does_not_change_values(batch_size: int, fitted: Fitted) -> None:
     x = fitted.schema.encode(numbers(30, seed=1))

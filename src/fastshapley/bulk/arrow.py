@@ -270,7 +270,7 @@ def value_names(players: Sequence[str], outputs: Sequence[str]) -> list[str]:
 
 
 def value_columns(
-    explain: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, players: int, outputs: Sequence[int]
+    explain: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, count: int
 ) -> list[pa.Array]:
     """Return the columns of `value_names` for encoded rows.
 
@@ -280,19 +280,17 @@ def value_columns(
         Returns values (n, players, outputs), base values (n, outputs) and predictions (n, outputs) of encoded rows.
     x : Tensor
         Encoded rows, (n, columns).
-    players : int
-        The number of players.
-    outputs : sequence of int
-        The indices of the outputs to keep.
+    count : int
+        The number of columns, (players + 2) * outputs.
 
     Returns
     -------
     list of pyarrow.Array
-        (players + 2) * outputs columns of n values, float32.
+        The columns of n values, float32.
     """
-    columns = np.empty(((players + 2) * len(outputs), len(x)), dtype=np.float32)
+    columns = np.empty((count, len(x)), dtype=np.float32)
     for start in range(0, len(x), _CHUNK_ROWS):
         values, base, predictions = explain(x[start : start + _CHUNK_ROWS])
-        together = torch.cat([values, base[:, None], predictions[:, None]], dim=1)[..., list(outputs)]
+        together = torch.cat([values, base[:, None], predictions[:, None]], dim=1)
         columns[:, start : start + _CHUNK_ROWS] = together.flatten(1).T.cpu().numpy()
     return [pa.array(column) for column in columns]

@@ -172,7 +172,8 @@ class Job:
         own, written = self.columns, self.columns.written
         features, keys = own.features[part.file], list(own.keys)
         names = list(dict.fromkeys([*features, *keys]))
-        batches = read_part(self.system, part, names, own.reading[part.file], batch_rows(self.explainer))
+        most = batch_rows(self.explainer, own.outputs)
+        batches = read_part(self.system, part, names, own.reading[part.file], most)
         with (
             self.folder.system.open_output_stream(path) as sink,
             pq.ParquetWriter(sink, written, use_dictionary=keys, write_statistics=keys) as writer,

@@ -144,12 +144,13 @@ def explain(
     copied = [name for name in names if name not in features] if keys is None else list(keys)
     if missing := [key for key in copied if key not in names]:
         raise InputError(f"keys {missing} are not columns of the dataset")
-    arguments = (ray.put(explainer), features, copied, chosen_outputs(explainer.output_names_, outputs))
+    chosen = chosen_outputs(explainer.output_names_, outputs)
+    arguments = (ray.put(explainer), features, copied, chosen)
     return dataset.map_batches(
         _BatchWorker,
         fn_constructor_args=arguments,
         batch_format="pyarrow",
-        batch_size=batch_rows(explainer),
+        batch_size=batch_rows(explainer, chosen),
         zero_copy_batch=True,
         # The pool grows as processors become free, since reading needs some too.
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers or processors()),

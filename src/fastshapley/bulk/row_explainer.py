@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -58,7 +59,7 @@ class RowExplainer(Protocol):
     def errors_(self) -> ErrorBars | None:
         """The error bars, which know the range of the training rows; None if none were learnt."""
 
-    def explain_encoded(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def explain_encoded(self, x: Tensor, outputs: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return values (n, players, outputs), base values and predictions (n, outputs) of encoded rows."""
 
 
@@ -124,15 +125,16 @@ def explain_columns(
         column says whether a row is outside of the range of the training rows, where its error is unknown.
     """
     x = encode(table_schema(explainer), features, where, unseen).to(device_of(explainer))
-    values = value_columns(explainer.explain_encoded, x, explainer.value_function_.players, outputs)
+    explain = partial(explainer.explain_encoded, outputs=outputs)
+    values = value_columns(explain, x, (explainer.value_function_.players + 2) * len(outputs))
     flags = [] if explainer.errors_ is None else [pa.array(explainer.errors_.outside(x).cpu().numpy())]
     return [*values, *flags]
 
 
-def batch_rows(explainer: RowExplainer) -> int:
-    """Return the number of rows to hold at a time."""
+def batch_rows(explainer: RowExplainer, outputs: Sequence[int]) -> int:
+    """Return the number of rows to hold at a time, if some outputs are explained."""
     game = explainer.value_function_
-    per_row = max(game.players * game.outputs, len(table_schema(explainer).columns))
+    per_row = max(game.players * len(outputs), game.outputs, len(table_schema(explainer).columns))
     return max(1, min(BATCH_ROWS, _BATCH_ENTRIES // per_row))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,6 +16,7 @@ from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
 from fastshapley.fit.settings import Normalize
 from fastshapley.networks.explainer_network import ExplainerNetwork
+from fastshapley.networks.output_choice import with_outputs
 from fastshapley.objective import normalize
 from fastshapley.training.run import Timing
 from fastshapley.trust.drift import Reference
@@ -87,7 +89,11 @@ class Fitted:
         return self.errors is not None and self.report is not None and self.report.game_error is not None
 
     def forward(
-        self, x: Rows, batch_size: int | Literal["auto"] = "auto", grand: Tensor | None = None
+        self,
+        x: Rows,
+        batch_size: int | Literal["auto"] = "auto",
+        grand: Tensor | None = None,
+        outputs: Sequence[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Explain encoded rows by forward passes of the network.
 
@@ -99,6 +105,8 @@ class Fitted:
             The largest number of rows in one forward pass.
         grand : Tensor, optional
             The game's values of the grand coalition (n, outputs), if they are known.
+        outputs : sequence of int, optional
+            The numbers of the outputs to compute; by default all.
 
         Returns
         -------
@@ -114,8 +122,11 @@ class Fitted:
         """
         if batch_size != "auto" and batch_size < 1:
             raise InputError(f"batch_size is {batch_size}: use a positive number of rows, or 'auto'")
+        chosen = list(range(self.game.outputs) if outputs is None else outputs)
+        smaller = with_outputs(self.network, chosen) if 2 * len(chosen) <= self.game.outputs else None
         values, base = [], []
-        entries = max(self.game.players * self.game.outputs, x[:1].numel())
+        computed = self.game.outputs if smaller is None else len(chosen)
+        entries = max(self.game.players * computed, x[:1].numel())
         rows = FORWARD_ROWS if batch_size == "auto" else batch_size
         done = 0
         for part in x.split(max(1, min(rows, FORWARD_ENTRIES // entries))):
@@ -123,9 +134,10 @@ class Fitted:
             known = None if grand is None else grand[done : done + len(part)].to(null)
             done += len(part)
             with torch.no_grad():
-                phi = self.network(part).double()
+                phi = (self.network(part)[..., chosen] if smaller is None else smaller(part)).double()
             if self.normalized:
-                phi = normalize(phi, (grand_values(self.game, part) if known is None else known) - null)
+                total = (grand_values(self.game, part) if known is None else known) - null
+                phi = normalize(phi, total[:, chosen])
             if not bool(phi.isfinite().all()):
                 row = done - len(part) + int((~phi.isfinite().flatten(1).all(1)).nonzero()[0])
                 raise InputError(
@@ -133,16 +145,18 @@ class Fitted:
                     "look for entries such as 1e300, and replace or leave them out"
                 )
             values.append(phi)
-            base.append(null)
+            base.append(null[:, chosen])
         return torch.cat(values), torch.cat(base)
 
-    def explain_encoded(self, x: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def explain_encoded(self, x: Rows, outputs: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Explain encoded rows.
 
         Parameters
         ----------
         x : Tensor or Stream
             Encoded rows.
+        outputs : sequence of int, optional
+            The numbers of the outputs to compute; by default all.
 
         Returns
         -------
@@ -153,10 +167,11 @@ class Fitted:
         predictions : Tensor
             The game's values of the grand coalition (n, outputs), float64.
         """
-        values, base = self.forward(x)
+        values, base = self.forward(x, outputs=outputs)
         if self.normalized:
             return values, base, base + values.sum(1)
-        return values, base, grand_values(self.game, x[:])
+        grand = grand_values(self.game, x[:])
+        return values, base, grand if outputs is None else grand[:, list(outputs)]
 
     def warn_of_new_gaps(self, x: Rows) -> None:
         """Warn of columns that have gaps now and had none at fit: the network takes these for the mean."""
