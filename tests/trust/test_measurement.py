@@ -90,6 +90,13 @@ def test_without_time_there_are_no_true_values() -> None:
     assert model.evaluations == before
 
 
+def test_a_used_up_time_budget_leaves_time_for_a_report() -> None:
+    game = Additive(players=4)
+    found = true_values(evenly(game), game, game.rows(5), torch.Generator(), Allowance(pace=1e-3, seconds=0.0))
+    assert found is not None
+    assert len(found.rows) == 5
+
+
 def test_few_players_get_exact_values() -> None:
     """Three players have 8 coalitions: 163 calls give 20 exact rows rather than one estimated row."""
     game = Additive(3)

@@ -19,6 +19,7 @@ ERROR_BAR_SECONDS = 60.0  # Time for the evaluations of both, in seconds.
 REPORT_ROWS = 512  # The largest number of held-out rows that the report is measured on.
 REPORT_EVALUATIONS = 2_000_000  # Calls of the model, or of the surrogate, for the true values of the report.
 REPORT_SECONDS = 30.0  # Time for these, in seconds.
+LEAST_REPORT_SECONDS = 1.0  # Time for these, at least, so that a used-up time budget leaves a report.
 
 
 @dataclass(frozen=True)

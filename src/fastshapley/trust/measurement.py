@@ -244,7 +244,7 @@ def true_values(
     """
     players = value_function.players
     calls = min(allowance.share * effort.REPORT_EVALUATIONS, allowance.calls)
-    seconds = min(allowance.share * effort.REPORT_SECONDS, allowance.seconds)
+    seconds = max(effort.LEAST_REPORT_SECONDS, min(allowance.share * effort.REPORT_SECONDS, allowance.seconds))
     most = int(min(calls // cost(value_function), EVALUATIONS_TIMES_PLAYERS // players))
     evaluations = int(min(most, seconds / max(allowance.pace, 1e-9) // cost(value_function)))
     smallest = SMALLEST_ROW_EVALUATIONS * players + 2
