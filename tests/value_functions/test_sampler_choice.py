@@ -9,6 +9,7 @@ import torch
 from sampler_problems import donors_of, fitted, normal_table
 from torch import Tensor
 
+from fastshapley.training.run import Clock
 from fastshapley.value_functions.sampler_choice import choose_sampler
 from fastshapley.value_functions.samplers import ConditionalSampler, CopulaSampler, GivenSampler, MarginalSampler
 
@@ -22,7 +23,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def chosen(*samplers: ConditionalSampler, seed: int = 0) -> tuple[int, ...]:
-    return choose_sampler(samplers, ROWS, generator(seed))
+    return choose_sampler(samplers, ROWS, generator(seed), Clock())
 
 
 def shifted(by: float) -> Callable[[Tensor, Tensor, torch.Generator], Tensor]:
@@ -67,7 +68,22 @@ def test_samplers_that_cannot_be_told_apart_share_the_draws() -> None:
 
 
 def test_a_single_sampler_needs_no_comparison() -> None:
-    assert choose_sampler([fitted(MarginalSampler(), DONORS)], ROWS[:0], generator()) == (0,)
+    assert choose_sampler([fitted(MarginalSampler(), DONORS)], ROWS[:0], generator(), Clock()) == (0,)
+
+
+def test_few_rows_are_compared_if_there_is_no_time() -> None:
+    calls = []
+
+    def own(x: Tensor, s: Tensor, generator: torch.Generator) -> Tensor:
+        calls.append(len(x))
+        return x
+
+    samplers = fitted(GivenSampler(own), DONORS), fitted(MarginalSampler(), DONORS)
+    choose_sampler(samplers, ROWS, generator(), Clock(0.0))
+    few = sum(calls)
+    calls.clear()
+    choose_sampler(samplers, ROWS, generator(), Clock())
+    assert 0 < few < sum(calls) / 10
 
 
 def test_the_choice_follows_from_the_seed() -> None:

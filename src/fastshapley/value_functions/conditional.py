@@ -49,6 +49,7 @@ TYPICAL_COALITIONS = 1024  # coalitions of a row for which the draws of the full
 ROW_DRAWS = 1 << 15  # draws for all coalitions of a row: with few players, each has more
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
+CHOICE_TIME = 0.05  # share of the time that is left for choosing the usual sampler
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
 SHARED_COALITIONS = 16  # rows that have the same coalitions in training
 FEW_PLAYERS = 16  # players up to which rows often have the same coalitions by chance
@@ -177,7 +178,8 @@ class Conditional(BaseGame):
             if processes.rank > 0:
                 sampler.restore(donors, tensors, config, alone.seed)
         generator = alone.generator("sampler choice")
-        usual = processes.share(lambda: choose_sampler(samplers, x_val, generator))
+        clock = alone.within(CHOICE_TIME).clock
+        usual = processes.share(lambda: choose_sampler(samplers, x_val, generator, clock))
         if len(usual) > 1:
             samplers = (*samplers, _blended(samplers, usual))
             usual = (len(samplers) - 1,)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fastshapley.coalitions import subsets
+from fastshapley.training.run import Clock
 from fastshapley.value_functions.column_scores import BLOCK_ENTRIES
 from fastshapley.value_functions.energy_score import EnergyScore
 from fastshapley.value_functions.game_choice import DIFFERENT, knots
@@ -20,11 +21,13 @@ from fastshapley.value_functions.samplers import BlendSampler, ConditionalSample
 
 DRAWS = 16  # drawn rows per coalition
 EVALUATED = 4096  # coalitions of all rows, at most
+ENTRIES = 1 << 22  # numbers in all rows that one sampler draws, at most
 FEWEST, MOST = 2, 8  # coalitions of each size per row
+TIMED_ROWS = 8  # rows after which the time is checked
 
 
 def choose_sampler(
-    samplers: Sequence[ConditionalSampler], x: Tensor, generator: torch.Generator
+    samplers: Sequence[ConditionalSampler], x: Tensor, generator: torch.Generator, clock: Clock
 ) -> tuple[int, ...]:
     """Return the number of the best sampler, or the numbers of the best two if they may be better together.
 
@@ -36,6 +39,8 @@ def choose_sampler(
         Encoded held-out rows.
     generator : torch.Generator
         The source of random numbers.
+    clock : Clock
+        The time that this may take. At least a few rows are compared.
     """
     if len(samplers) == 1:
         return (0,)
@@ -43,24 +48,30 @@ def choose_sampler(
     rows, s = _questions(x, len(donors.players), generator)
     # The score is that of independent draws. Evenly spaced ones would favour samplers that keep them apart.
     numbers = torch.randint(len(donors), (*s.shape[:2], DRAWS), generator=generator, device=x.device)
-    energy = partial(_energy, EnergyScore.of(donors), x[rows], s, numbers)
-    energies = [energy(sampler) for sampler in samplers]
-    totals = [float(each.mean()) for each in energies]
+    energy = partial(_energy, EnergyScore.of(donors))
+    compared = []
+    for part in zip(x[rows].split(TIMED_ROWS), s.split(TIMED_ROWS), numbers.split(TIMED_ROWS), strict=True):
+        compared.append((part, torch.stack([energy(sampler, *part) for sampler in samplers])))
+        if clock.left() <= 0:
+            break
+    energies = torch.cat([found for _, found in compared], dim=1)
+    totals = energies.mean(1).tolist()
     first, second = sorted(range(len(samplers)), key=lambda number: totals[number])[:2]
     blend = BlendSampler(samplers[first], samplers[second], (first, second))
-    loss = energy(blend) - energies[first]
+    loss = torch.cat([energy(blend, *part) - found[first] for part, found in compared])
     return (first,) if float(loss.mean()) > DIFFERENT * float(loss.std()) / len(loss) ** 0.5 else blend.numbers
 
 
 def _questions(x: Tensor, players: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return the numbers of rows (n,) and coalitions (n, m, players), equally many for each size of `knots`."""
     sizes = torch.tensor(knots(players), device=x.device)
-    rows = torch.randperm(len(x), generator=generator, device=x.device)[: EVALUATED // (FEWEST * len(sizes))]
-    each = min(MOST, EVALUATED // (len(rows) * len(sizes)))
+    most = max(FEWEST * len(sizes), min(EVALUATED, ENTRIES // (DRAWS * x.shape[1])))
+    rows = torch.randperm(len(x), generator=generator, device=x.device)[: most // (FEWEST * len(sizes))]
+    each = min(MOST, most // (len(rows) * len(sizes)))
     return rows, subsets(sizes.repeat(len(rows), each), players, generator)
 
 
-def _energy(score: EnergyScore, x: Tensor, s: Tensor, numbers: Tensor, sampler: ConditionalSampler) -> Tensor:
+def _energy(score: EnergyScore, sampler: ConditionalSampler, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
     """Return the mean energy score of the rows that a sampler completes, for each row, (n,)."""
     m = s.shape[1]
     size = max(1, BLOCK_ENTRIES // (DRAWS * m * x.shape[1]))
