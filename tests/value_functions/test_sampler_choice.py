@@ -23,7 +23,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def chosen(*samplers: ConditionalSampler, seed: int = 0) -> tuple[int, ...]:
-    return choose_sampler(samplers, ROWS, generator(seed), Clock())
+    return choose_sampler(samplers, ROWS, generator(seed), Clock()).numbers
 
 
 def shifted(by: float) -> Callable[[Tensor, Tensor, torch.Generator], Tensor]:
@@ -68,7 +68,7 @@ def test_samplers_that_cannot_be_told_apart_share_the_draws() -> None:
 
 
 def test_a_single_sampler_needs_no_comparison() -> None:
-    assert choose_sampler([fitted(MarginalSampler(), DONORS)], ROWS[:0], generator(), Clock()) == (0,)
+    assert choose_sampler([fitted(MarginalSampler(), DONORS)], ROWS[:0], generator(), Clock()).numbers == (0,)
 
 
 def test_few_rows_are_compared_if_there_is_no_time() -> None:
@@ -82,7 +82,7 @@ def test_few_rows_are_compared_if_there_is_no_time() -> None:
     choose_sampler(samplers, ROWS, generator(), Clock(0.0))
     few = sum(calls)
     calls.clear()
-    choose_sampler(samplers, ROWS, generator(), Clock())
+    assert choose_sampler(samplers, ROWS, generator(), Clock()).pace > 0
     assert 0 < few < sum(calls) / 10
 
 

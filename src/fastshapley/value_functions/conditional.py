@@ -50,6 +50,7 @@ ROW_DRAWS = 1 << 15  # draws for all coalitions of a row: with few players, each
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
 CHOICE_TIME = 0.05  # share of the time that is left for choosing the usual sampler
+COMPARISON_TIME = 0.05  # share of the time that is left for comparing games, apart from calls of the model
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
 SHARED_COALITIONS = 16  # rows that have the same coalitions in training
 FEW_PLAYERS = 16  # players up to which rows often have the same coalitions by chance
@@ -179,14 +180,17 @@ class Conditional(BaseGame):
                 sampler.restore(donors, tensors, config, alone.seed)
         generator = alone.generator("sampler choice")
         clock = alone.within(CHOICE_TIME).clock
-        usual = processes.share(lambda: choose_sampler(samplers, x_val, generator, clock))
-        if len(usual) > 1:
-            samplers = (*samplers, _blended(samplers, usual))
-            usual = (len(samplers) - 1,)
+        choice = processes.share(lambda: choose_sampler(samplers, x_val, generator, clock))
+        usual = choice.numbers[0]
+        if len(choice.numbers) > 1:
+            usual, samplers = len(samplers), (*samplers, _blended(samplers, choice.numbers))
+        if alone.clock.seconds < math.inf:
+            affordable = COMPARISON_TIME * alone.clock.left() / max(1e-9, choice.pace * each)
+            coalitions = processes.share(lambda: max(game_choice.FEWEST, int(min(coalitions, affordable))))
         self._choose(samplers, ())
         different = len(x.nan_to_num().unique(dim=0))  # Rows that repeat others say nothing new.
         held_out = HeldOut(x_val, y_val, self.players, coalitions, different)
-        scores = processes.share(lambda: self._compared(held_out, usual[0], alone))
+        scores = processes.share(lambda: self._compared(held_out, usual, alone))
         return self._choose(samplers if scores else (), scores)
 
     def _compared(self, rows: HeldOut, usual: int, run: Run) -> tuple[SizeScore, ...]:

@@ -7,6 +7,7 @@ games, and needs no calls of the model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -26,10 +27,26 @@ FEWEST, MOST = 2, 8  # coalitions of each size per row
 TIMED_ROWS = 8  # rows after which the time is checked
 
 
+@dataclass(frozen=True)
+class SamplerChoice:
+    """The result of `choose_sampler`.
+
+    Attributes
+    ----------
+    numbers : tuple of int
+        The number of the best sampler, or the numbers of the best two if they may be better together.
+    pace : float
+        The seconds that drawing a row takes, on average over the samplers.
+    """
+
+    numbers: tuple[int, ...]
+    pace: float = 0.0
+
+
 def choose_sampler(
     samplers: Sequence[ConditionalSampler], x: Tensor, generator: torch.Generator, clock: Clock
-) -> tuple[int, ...]:
-    """Return the number of the best sampler, or the numbers of the best two if they may be better together.
+) -> SamplerChoice:
+    """Return the best sampler, or the best two.
 
     Parameters
     ----------
@@ -43,23 +60,26 @@ def choose_sampler(
         The time that this may take. At least a few rows are compared.
     """
     if len(samplers) == 1:
-        return (0,)
+        return SamplerChoice((0,))
     donors = samplers[0].donors
     rows, s = _questions(x, len(donors.players), generator)
     # The score is that of independent draws. Evenly spaced ones would favour samplers that keep them apart.
     numbers = torch.randint(len(donors), (*s.shape[:2], DRAWS), generator=generator, device=x.device)
     energy = partial(_energy, EnergyScore.of(donors))
-    compared = []
+    compared, before = [], clock.elapsed()
     for part in zip(x[rows].split(TIMED_ROWS), s.split(TIMED_ROWS), numbers.split(TIMED_ROWS), strict=True):
         compared.append((part, torch.stack([energy(sampler, *part) for sampler in samplers])))
         if clock.left() <= 0:
             break
+    drawn = sum(part[2].numel() for part, _ in compared) * len(samplers)
+    pace = (clock.elapsed() - before) / drawn
     energies = torch.cat([found for _, found in compared], dim=1)
     totals = energies.mean(1).tolist()
     first, second = sorted(range(len(samplers)), key=lambda number: totals[number])[:2]
     blend = BlendSampler(samplers[first], samplers[second], (first, second))
     loss = torch.cat([energy(blend, *part) - found[first] for part, found in compared])
-    return (first,) if float(loss.mean()) > DIFFERENT * float(loss.std()) / len(loss) ** 0.5 else blend.numbers
+    alone = float(loss.mean()) > DIFFERENT * float(loss.std()) / len(loss) ** 0.5
+    return SamplerChoice((first,) if alone else blend.numbers, pace)
 
 
 def _questions(x: Tensor, players: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
