@@ -19,6 +19,7 @@ from fastshapley.cli import demo_table as demo
 from fastshapley.cli import main
 from fastshapley.cli import paper_command as paper_command
 from fastshapley.export import file_format as persistence
+from fastshapley.export import file_header
 from fastshapley.fit.settings import Settings
 from fastshapley.paper import image_run as images
 from fastshapley.paper import table_run as tabular
@@ -247,7 +248,7 @@ def test_an_unexpected_error_mentions_debug(grouped: Path, capsys: Told, monkeyp
         error.add_note("a note")
         raise error
 
-    monkeypatch.setattr(persistence, "read_config", broken)
+    monkeypatch.setattr(file_header, "read_config", broken)
     assert main(["report", str(grouped)]) == 1
     said = "fastshapley report: KeyError: 'of two\\nlines' a note (unexpected error: run with --debug to see"
     assert capsys.readouterr().err == f"{said} where it comes from)\n"

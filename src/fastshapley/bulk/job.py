@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from tqdm.auto import tqdm
 
-from fastshapley.bulk.arrow import csv_reading, feature_columns, key_type
+from fastshapley.bulk.arrow import csv_reading, key_type
 from fastshapley.bulk.csv_files import CsvColumns
+from fastshapley.bulk.feature_names import check_keys, feature_columns
 from fastshapley.bulk.file_parts import Part, find_parts, read_part
 from fastshapley.bulk.file_search import Files, find_files, locate, stamp_of, without_secrets
 from fastshapley.bulk.output_folder import Claim, OutputFolder
@@ -39,8 +40,8 @@ from fastshapley.bulk.row_explainer import (
     weights_of,
 )
 from fastshapley.errors import InputError, PartError
-from fastshapley.explanation import chosen_outputs
 from fastshapley.fit.targets import available_threads
+from fastshapley.support.names import chosen_outputs
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import one_thread
 from fastshapley.value_functions.sums import SumsTo, sums_to
@@ -381,9 +382,7 @@ def _copied(files: Files, features: Sequence[Sequence[str]], keys: Sequence[str]
         if partial := sorted(set.union(*others) - shared):
             logger.warning("columns %s are not in all files: they are not copied", partial)
         return [name for name in files.schemas[0].names if name in shared]
-    for path, columns in zip(files.paths, files.schemas, strict=True):
-        if missing := [key for key in keys if key not in columns.names]:
-            raise InputError(f"keys {missing} are not columns of {path}")
+    check_keys(files, keys)
     return list(keys)
 
 

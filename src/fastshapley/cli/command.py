@@ -111,6 +111,9 @@ def add_model(parser: argparse.ArgumentParser, when: str) -> None:
 
 def load(options: argparse.Namespace) -> Any:
     """Return the explainer of ``options.file``, with the model of ``options.model`` if there is one."""
+    from fastshapley.cli.early_checks import saved_explainer
+
+    saved_explainer(options)  # An error is reported before torch is imported.
     from fastshapley import FastSHAP
     from fastshapley.cli.model_files import load_model
 

@@ -7,16 +7,20 @@ import json
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastshapley.cli import report_command as report
 from fastshapley.cli.command import RESUMES, Result, add_command, add_quiet, add_trust, positive, whole
+from fastshapley.cli.early_checks import check_output_file
 from fastshapley.errors import InputError
 from fastshapley.support.atomic_files import check_output
+from fastshapley.support.optional import require
 
 if TYPE_CHECKING:
     from fastshapley import FastSHAP, Groups
+    from fastshapley.bulk.file_search import Files
 
 
 def add(commands: Any) -> None:
@@ -129,18 +133,15 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> Result | None:
+    start = time.monotonic()
+    data = _checked(options)  # An error is reported before torch is imported.
     from fastshapley import FastSHAP
     from fastshapley.cli.model_files import load_model
 
-    if options.output.is_dir():
-        raise InputError(f"--output is {options.output}, which is a folder: pass the name of a file")
-    if options.workers is not None and options.ray is None:
-        raise InputError("--workers needs --ray: leave it out, or start several processes with torchrun")
-    start = time.monotonic()
     explainer = FastSHAP(
         load_model(options.model, trust=options.trust),
         value_function=options.value_function,
-        players=_players(options.groups),
+        players=_players(data.groups),
         link=options.link,
         logits=options.logits,
         recipe=options.recipe,
@@ -152,7 +153,7 @@ def _run(options: argparse.Namespace) -> Result | None:
     )
     folder = options.checkpoint or options.output.with_name(f"{options.output.name}.unfinished")
     resumed = _is_begun(folder)
-    if not _fit(explainer, options, folder):
+    if not _fit(explainer, options, data, folder):
         return None
     explainer.save(options.output)
     if options.checkpoint is None:
@@ -168,19 +169,52 @@ def _is_begun(folder: Path) -> bool:
     return any(folder.rglob("run.json"))
 
 
-def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool:
-    """Fit to the rows of files, and return whether this process is the one that saves the explainer."""
-    from fastshapley.cli.model_files import feature_names
-    from fastshapley.support.optional import require
+@dataclass(frozen=True)
+class FitFiles:
+    """The files and the groups of columns that a fit starts from.
 
+    Parameters
+    ----------
+    rows : Files
+        The files of training rows.
+    validation : Files or None
+        The files of validation rows.
+    groups : dict
+        The columns of each group.
+    """
+
+    rows: Files
+    validation: Files | None
+    groups: dict[str, list[str]]
+
+
+def _checked(options: argparse.Namespace) -> FitFiles:
+    """Find the files, and check the options as far as that is possible without torch."""
+    check_output_file(options.output)
+    if options.workers is not None and options.ray is None:
+        raise InputError("--workers needs --ray: leave it out, or start several processes with torchrun")
+    groups = _joined_groups(options.groups)
     require("pyarrow", "bulk")
-    from fastshapley.bulk.file_search import find_files
-    from fastshapley.bulk.training_rows import joined, model_columns, read_share
+    from fastshapley.cli.model_files import check_model
 
-    files = find_files(options.source)
-    columns = model_columns(files, feature_names(explainer.model), options.drop)
+    check_model(options.model, trust=options.trust)
+    from fastshapley.bulk.feature_names import check_dropped
+    from fastshapley.bulk.file_search import find_files
+
+    rows = find_files(options.source)
+    check_dropped(rows, options.drop)
     others = None if options.validation is None else find_files(options.validation)
-    check_output(options.output, options.model, *(path for some in (files, others) if some for path in some.paths))
+    check_output(options.output, options.model, *(path for some in (rows, others) if some for path in some.paths))
+    return FitFiles(rows, others, groups)
+
+
+def _fit(explainer: FastSHAP, options: argparse.Namespace, data: FitFiles, folder: Path) -> bool:
+    """Fit to the rows of files, and return whether this process is the one that saves the explainer."""
+    from fastshapley.bulk.training_rows import joined, model_columns, read_share
+    from fastshapley.cli.model_files import feature_names
+
+    files, others = data.rows, data.validation
+    columns = model_columns(files, feature_names(explainer.model), options.drop)
     if _is_begun(folder) and not options.quiet:
         print(f"resuming from the unfinished work in {folder}", file=sys.stderr)
     if options.ray is not None:
@@ -217,12 +251,16 @@ def _groups(text: str) -> dict[str, list[str]]:
     return {name: columns.split(",")}
 
 
-def _players(given: list[dict[str, list[str]]]) -> Groups | None:
-    from fastshapley import Groups
-
+def _joined_groups(given: list[dict[str, list[str]]]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for some in given:
         if twice := groups.keys() & some.keys():
             raise InputError(f"--groups has {sorted(twice)} twice: pass each group once")
         groups |= some
+    return groups
+
+
+def _players(groups: dict[str, list[str]]) -> Groups | None:
+    from fastshapley import Groups
+
     return Groups(groups) if groups else None
