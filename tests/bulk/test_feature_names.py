@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,7 +55,7 @@ def test_two_columns_with_the_same_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("table", [np.zeros((2, 3)), pd.DataFrame({"b": [1.0], 7: ["x"]})], ids=["array", "frame"])
-def test_the_columns_in_a_file_are_those_of_the_schema(table: object) -> None:
+def test_the_columns_in_a_file_are_those_of_the_schema(table: Any) -> None:
     schema = TableSchema.of(table)
     saved = SavedColumns.from_dict(schema.to_dict())
     assert (saved.container, saved.names) == (schema.container, schema.names)

@@ -15,8 +15,8 @@ from problems import QUICK, explainer, numbers
 
 import fastshapley
 from fastshapley import FastSHAP, Groups, Report
+from fastshapley.cli import COMMANDS, main
 from fastshapley.cli import demo_table as demo
-from fastshapley.cli import main
 from fastshapley.cli import paper_command as paper_command
 from fastshapley.export import file_format as persistence
 from fastshapley.export import file_header
@@ -58,7 +58,7 @@ def objects(told: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "command",
-    ["fit", "explain", "report", "export", "serve", "page", "paper tabular", "paper images", "demo"],
+    ["paper tabular", "paper images", *(name for name in COMMANDS if name != "paper")],
 )
 def test_examples_in_the_help_use_options_of_the_command(command: str, capsys: Told) -> None:
     text = help_of(command, capsys)
@@ -72,7 +72,7 @@ def test_examples_in_the_help_use_options_of_the_command(command: str, capsys: T
 
 def test_help_describes_exit_codes_and_json_errors(capsys: Told) -> None:
     text = help_of("", capsys)
-    for line in ("0    success", "1    error", "2    wrong usage", "130  interrupted"):
+    for line in ("0    success", "1    error", "2    wrong usage", "3    check found", "130  interrupted"):
         assert line in text
     assert '"error" (the message), "kind" (such as InputError) and "command"' in text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +75,8 @@ def rows_of_table(config: dict[str, Any], source: Any, besides: str = "") -> Fil
     return find_files(source, besides)
 
 
-def check_columns(config: dict[str, Any], files: Files, keys: list[str] | None = None) -> list[list[str]]:
-    """Check that files have the columns of an explainer's table and the key columns.
+def check_columns(config: dict[str, Any], files: Files, keys: Sequence[str] | None = None) -> list[list[str]]:
+    """Check that files have the columns of an explainer's table.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def check_columns(config: dict[str, Any], files: Files, keys: list[str] | None =
         The configuration in the explainer's file.
     files : Files
         The files.
-    keys : list of str, optional
-        The columns that are copied to the output.
+    keys : sequence of str, optional
+        Columns that are not features.
 
     Returns
     -------
@@ -97,13 +97,44 @@ def check_columns(config: dict[str, Any], files: Files, keys: list[str] | None =
     InputError
         If a file lacks a column.
     """
-    from fastshapley.bulk.feature_names import SavedColumns, check_keys, feature_columns
+    from fastshapley.bulk.feature_names import SavedColumns, feature_columns
 
     schema, found = SavedColumns.from_dict(config["schema"]), list[list[str]]()
     for path, columns in zip(files.paths, files.schemas, strict=True):
         found.append(feature_columns(schema, columns.names, keys, path, found[0] if found else ()))
-    check_keys(files, keys or ())
     return found
+
+
+def feature_files(
+    options: argparse.Namespace, source: Sequence[str] | None = None
+) -> tuple[Files, list[list[str]]]:
+    """Check the explainer and the files of a command that reads new rows of its table.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The options of the command: ``file``, ``source``, ``drop``, ``model`` and ``trust``.
+    source : sequence of str, optional
+        The files. The default is ``options.source``.
+
+    Returns
+    -------
+    files : Files
+        The files.
+    features : list of list of str
+        The features of each file.
+
+    Raises
+    ------
+    InputError
+        If a file is missing or lacks columns.
+    """
+    config = saved_explainer(options)
+    files = rows_of_table(config, list(options.source if source is None else source))
+    from fastshapley.bulk.feature_names import check_dropped
+
+    check_dropped(files, options.drop)
+    return files, check_columns(config, files, options.drop)
 
 
 def check_output_folder(folder: Path, option: str = "--output") -> None:

@@ -88,6 +88,7 @@ def _run(options: argparse.Namespace) -> Result:
 def _checked(options: argparse.Namespace) -> Files:
     """Find the files, and check the options as far as that is possible without torch."""
     require("pyarrow", "bulk")
+    from fastshapley.bulk.feature_names import check_keys
     from fastshapley.bulk.file_search import locate
     from fastshapley.support.names import chosen_outputs
 
@@ -98,4 +99,5 @@ def _checked(options: argparse.Namespace) -> Files:
     chosen_outputs(config["output_names"], options.outputs)
     files = rows_of_table(config, options.source, folder)
     check_columns(config, files, options.keys)
+    check_keys(files, options.keys or ())
     return files
