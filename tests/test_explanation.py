@@ -8,7 +8,7 @@ import shap
 import torch
 
 from fastshapley.errors import InputError
-from fastshapley.explanation import Values, attribution_names, chosen_outputs, maps, squeeze, taken_up
+from fastshapley.explanation import Values, attribution_names, maps, squeeze, taken_up
 from fastshapley.players import Superpixels
 
 VALUES = torch.arange(12.0).reshape(2, 2, 3)  # two rows, two players, three outputs
@@ -30,12 +30,6 @@ def test_outputs_are_chosen_by_name_and_position() -> None:
 def test_a_shap_operation_chooses_outputs_per_row() -> None:
     found = values().chosen(shap.Explanation.argsort.flip[:1])
     np.testing.assert_array_equal(found.values[..., 0], VALUES[..., 2])
-
-
-@pytest.mark.parametrize("outputs", [["maybe"], [3], [], "yes", ["yes", 2]], ids=str)
-def test_outputs_that_do_not_exist_raise(outputs: list[str]) -> None:
-    with pytest.raises(InputError, match="outputs"):
-        chosen_outputs(NAMES, outputs)
 
 
 def test_a_single_output_has_no_axis_and_no_name() -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastshapley.errors import InputError
+from fastshapley.support.names import chosen_outputs
 from fastshapley.support.shap_import import shap
 
 
@@ -96,40 +97,6 @@ class Values:
             output_names=None if self.squeezed and len(named) == 1 else named,
             **more,
         )
-
-
-def chosen_outputs(names: Sequence[str], outputs: Sequence[str | int] | None) -> tuple[int, ...]:
-    """Return the positions of the chosen outputs.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The names of all outputs.
-    outputs : sequence of str or int, or None
-        The chosen outputs by name or by position; None for all.
-
-    Raises
-    ------
-    InputError
-        If ``outputs`` names an unknown output, none, or one twice.
-
-    Examples
-    --------
-    >>> chosen_outputs(["no", "perhaps", "yes"], ["yes", 0])
-    (2, 0)
-    """
-    names = list(names)
-    if outputs is None:
-        return tuple(range(len(names)))
-    if isinstance(outputs, str) or np.ndim(outputs) != 1 or len(outputs) == 0:
-        raise InputError(f"outputs is {outputs!r}: list one or more of {names}, each once")
-    numbers = range(len(names))
-    if unknown := [name for name in outputs if name not in names and name not in numbers]:
-        raise InputError(f"outputs {unknown} are none of {names}")
-    chosen = tuple(names.index(name) if name in names else int(name) for name in outputs)
-    if len(set(chosen)) < len(chosen):
-        raise InputError(f"outputs is {list(outputs)}: name one or more of {names}, each once")
-    return chosen
 
 
 def maps(values: Tensor, players: PixelOwners, *, upsample: bool) -> NDArray[np.float64]:

@@ -20,9 +20,9 @@ pa = pytest.importorskip("pyarrow", reason="needs the bulk extra")
 import pyarrow.csv  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from fastshapley.bulk import csv_files  # noqa: E402
+from fastshapley.bulk import csv_files, file_parts  # noqa: E402
 from fastshapley.bulk.csv_files import CsvColumns  # noqa: E402
-from fastshapley.bulk.file_parts import Part, find_parts, read_part  # noqa: E402
+from fastshapley.bulk.file_parts import Part, find_parts, read_part, with_slices  # noqa: E402
 from fastshapley.bulk.file_search import Files, find_files, locate  # noqa: E402
 
 COLUMNS = ["a", "b"]
@@ -266,6 +266,70 @@ def test_a_large_row_group_is_read_in_small_batches(tmp_path: Path) -> None:
         rows += len(batch)
     assert rows == 10**6
     assert max(held) < 12e6
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [(1, [1] * 9), (2, [1, 2, 2, 2, 2]), (4, [3, 3, 3]), (8, [4, 5]), (9, [9]), (100, [9])]
+)
+def test_a_single_row_group_is_divided(tmp_path: Path, rows: int, sizes: list[int]) -> None:
+    write(tmp_path / "rows.parquet", 0, 9)
+    files = find_files(tmp_path / "rows.parquet")
+    found = with_slices(find_parts(files, rows), rows)
+    assert [part.rows for part in found] == sizes
+    assert [len(rows_of(files, [part])) for part in found] == sizes
+    assert len({part.name for part in found}) == len(sizes)
+    assert rows_of(files, found) == [(str(i), i) for i in range(9)]
+
+
+def test_large_row_groups_are_divided_into_few_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read a slice, the rows before it are read too, so the work would grow with the number of slices."""
+    monkeypatch.setattr(file_parts, "_CHEAP_ROWS", 1000)
+    write(tmp_path / "rows.parquet", 0, 200, group=200)
+    assert len(with_slices(find_parts(find_files(tmp_path), 1), 1)) == 8
+
+
+def test_slices_of_several_files_are_numbered_by_file_and_csv_is_left_alone(tmp_path: Path) -> None:
+    for name in ("a", "c"):
+        write(tmp_path / f"{name}.parquet", 0, 15)
+    (tmp_path / "b.csv").write_text("a,b\n" + "1,2\n" * 9)
+    files = find_files(tmp_path)
+    found = with_slices(find_parts(files, 9), 9)
+    assert [(part.file, part.number, part.skipped, part.rows) for part in found if part.file != 1] == [
+        *((0, 0, 0, 5), (0, 1, 5, 5), (0, 2, 0, 5)),
+        *((2, 0, 0, 5), (2, 1, 5, 5), (2, 2, 0, 5)),
+    ]
+    assert [part for part in found if part.file == 1] == [part for part in find_parts(files, 9) if part.file == 1]
+    assert str(found[1]) == f"{tmp_path}/a.parquet, row groups 0 to 1, from row 5"
+
+
+def test_row_groups_stay_whole_where_there_are_enough_parts(tmp_path: Path) -> None:
+    write(tmp_path / "rows.parquet", 0, 80)
+    found = find_parts(find_files(tmp_path), 5)
+    assert with_slices(found, 5) == found
+
+
+def most_held(path: Path, rows: int) -> int:
+    """Return the largest number of bytes that Arrow holds while a CSV file is divided and read as one part."""
+    line = '3.25,4"5\n' if path.stem == "quote" else "3.25,4.5\n"
+    data = ("a,b\n" + line * rows).encode()
+    path.write_bytes(gzip.compress(data, 1) if path.suffix == ".gz" else data)
+    before, held, read = pa.total_allocated_bytes(), [0], 0
+    files = find_files(path)
+    (part,) = with_slices(find_parts(files, 10**9), 10**9)
+    for batch in read_part(files.system, part, COLUMNS, TEXT, 1000):
+        held.append(pa.total_allocated_bytes() - before)
+        read += len(batch)
+    assert read == rows
+    return max(held)
+
+
+@pytest.mark.parametrize("name", ["plain.csv", "quote.csv", "compressed.csv.gz"])
+def test_csv_is_streamed(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held does not grow with the file, also where the file cannot be divided."""
+    for size in ("SCAN_BYTES", "_READ_BYTES"):
+        monkeypatch.setattr(csv_files, size, 1 << 16)
+    few, many = (most_held(tmp_path / name, rows) for rows in (300_000, 1_200_000))
+    assert many < 1.5 * few
 
 
 def test_a_column_with_a_dot_in_its_name_is_read(tmp_path: Path) -> None:

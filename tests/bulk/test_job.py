@@ -416,6 +416,32 @@ def test_a_second_run_does_nothing(fitted: FastSHAP, source: Path, tmp_path: Pat
     assert parts_in(tmp_path / "out") == before
 
 
+def test_a_single_row_group_is_explained_and_resumed_in_parts(
+    fitted: FastSHAP, frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    frame.to_parquet(tmp_path / "rows.parquet", index=False)
+    source, out = tmp_path / "rows.parquet", tmp_path / "out"
+    found = fitted.explain_to(source, out, part_rows=8)
+    assert found.parts == -(-len(frame) // 8)
+    fitted.explain_to(source, tmp_path / "whole", part_rows=10**6)
+    pd.testing.assert_frame_equal(read(out), read(tmp_path / "whole"))
+    (out / list(parts_in(out))[1]).unlink()
+    assert fitted.explain_to(source, out, part_rows=8).parts == 1
+    pd.testing.assert_frame_equal(read(out), read(tmp_path / "whole"))
+
+
+def test_a_folder_that_an_earlier_version_began_is_not_mixed_with_slices(
+    fitted: FastSHAP, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are whole row groups, and would have the names of slices."""
+    frame.to_parquet(tmp_path / "rows.parquet", index=False)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("fastshapley.bulk.job.with_slices", lambda parts, rows: parts)
+        fitted.explain_to(tmp_path / "rows.parquet", tmp_path / "out", part_rows=8)
+    with pytest.raises(InputError, match="belongs to a run with other files, another explainer or other settings"):
+        fitted.explain_to(tmp_path / "rows.parquet", tmp_path / "out", part_rows=8)
+
+
 def test_only_missing_parts_are_explained_again(fitted: FastSHAP, source: Path, tmp_path: Path) -> None:
     fitted.explain_to(source, tmp_path / "out", part_rows=8)
     before, table = parts_in(tmp_path / "out"), read(tmp_path / "out")

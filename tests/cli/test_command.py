@@ -10,7 +10,7 @@ import pytest
 
 import fastshapley.cli
 from fastshapley.cli import COMMANDS
-from fastshapley.cli.command import Result, add_command, positive, whole
+from fastshapley.cli.command import Result, add_command, positive, share, whole
 
 
 def test_every_command_module_is_in_the_list() -> None:
@@ -68,3 +68,13 @@ def test_positive_parses_numbers_above_zero() -> None:
 def test_positive_refuses_other_texts(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="must be a number above 0, got"):
         positive(text)
+
+
+def test_share_parses_numbers_between_zero_and_one() -> None:
+    assert share("0.5") == 0.5
+
+
+@pytest.mark.parametrize("text", ["1", "2.5"])
+def test_share_refuses_larger_numbers(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a number between 0 and 1, got"):
+        share(text)

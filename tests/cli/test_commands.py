@@ -15,10 +15,11 @@ from problems import QUICK, explainer, numbers
 
 import fastshapley
 from fastshapley import FastSHAP, Groups, Report
+from fastshapley.cli import COMMANDS, main
 from fastshapley.cli import demo_table as demo
-from fastshapley.cli import main
 from fastshapley.cli import paper_command as paper_command
 from fastshapley.export import file_format as persistence
+from fastshapley.export import file_header
 from fastshapley.fit.settings import Settings
 from fastshapley.paper import image_run as images
 from fastshapley.paper import table_run as tabular
@@ -57,7 +58,7 @@ def objects(told: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "command",
-    ["fit", "explain", "report", "export", "serve", "page", "paper tabular", "paper images", "demo"],
+    ["paper tabular", "paper images", *(name for name in COMMANDS if name != "paper")],
 )
 def test_examples_in_the_help_use_options_of_the_command(command: str, capsys: Told) -> None:
     text = help_of(command, capsys)
@@ -71,7 +72,7 @@ def test_examples_in_the_help_use_options_of_the_command(command: str, capsys: T
 
 def test_help_describes_exit_codes_and_json_errors(capsys: Told) -> None:
     text = help_of("", capsys)
-    for line in ("0    success", "1    error", "2    wrong usage", "130  interrupted"):
+    for line in ("0    success", "1    error", "2    wrong usage", "3    check found", "130  interrupted"):
         assert line in text
     assert '"error" (the message), "kind" (such as InputError) and "command"' in text
 
@@ -247,7 +248,7 @@ def test_an_unexpected_error_mentions_debug(grouped: Path, capsys: Told, monkeyp
         error.add_note("a note")
         raise error
 
-    monkeypatch.setattr(persistence, "read_config", broken)
+    monkeypatch.setattr(file_header, "read_config", broken)
     assert main(["report", str(grouped)]) == 1
     said = "fastshapley report: KeyError: 'of two\\nlines' a note (unexpected error: run with --debug to see"
     assert capsys.readouterr().err == f"{said} where it comes from)\n"

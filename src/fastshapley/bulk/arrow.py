@@ -15,89 +15,13 @@ from torch import Tensor
 from fastshapley.bulk.csv_files import GAPS, CsvColumns
 from fastshapley.bulk.file_search import Files, is_parquet
 from fastshapley.data.column import Column
-from fastshapley.data.table_schema import TableSchema, check_numbers, lacking
+from fastshapley.data.table_schema import TableSchema, check_numbers
 from fastshapley.errors import InputError
 from fastshapley.explanation import attribution_names
 
 _CHUNK_ROWS = 2048  # rows that are explained at a time: their tensors fit into the processor's cache
 _ARROW_TYPES = {str: pa.string(), int: pa.int64()}  # types of categories that Arrow can look up itself
 _LARGEST_EXACT_INTEGER = 1 << 53  # float64 represents every integer up to this one
-
-
-def feature_columns(
-    schema: TableSchema, names: Sequence[str], keys: Sequence[str] | None, where: str, known: Sequence[str] = ()
-) -> list[str]:
-    """Return the columns of a file that are the features, in the order of the schema.
-
-    An explainer of a DataFrame finds its features by their names. An explainer of an array has no names: its
-    features are the columns x0, x1 and so on, or else all columns that are not keys.
-
-    Parameters
-    ----------
-    schema : Schema
-        The table that the explainer was fitted to.
-    names : sequence of str
-        The columns of the file.
-    keys : sequence of str or None
-        The columns that are copied to the output.
-    where : str
-        The name of the file, for error messages.
-    known : sequence of str, default=()
-        The features of the first file. If this file has any of them, it must have all of them.
-
-    Returns
-    -------
-    list of str
-        One column per column of the schema.
-
-    Raises
-    ------
-    InputError
-        If columns are missing, or their names are not unique.
-    """
-    if len(set(names)) < len(names):
-        raise InputError(f"{where} has several columns of one name: rename them")
-    if schema.container != "frame":
-        return _array_columns(list(schema.names), names, keys or (), where, known)
-    return _named_columns(list(schema.names), names, where)
-
-
-def _named_columns(expected: list[str], names: Sequence[str], where: str) -> list[str]:
-    if missing := [name for name in expected if name not in names]:
-        raise InputError(lacking(where, missing, [name for name in names if name not in expected]))
-    return expected
-
-
-def _array_columns(
-    expected: list[str], names: Sequence[str], keys: Sequence[str], where: str, known: Sequence[str]
-) -> list[str]:
-    """Return the features of an explainer that was fitted to an array."""
-    if shared := [name for name in known if name in names]:
-        if missing := [name for name in known if name not in names]:
-            raise InputError(
-                f"{where} has the columns {shared} of the first file, but not {missing}: use the same column names "
-                "in all files, or call the features x0, x1 and so on"
-            )
-        return list(known)
-    if set(expected) <= set(names):
-        return expected
-    others = [name for name in names if name not in keys]
-    if others and all(map(_is_fraction, others)):
-        raise InputError(f"{where} starts with {others[:3]}: its first line must hold the column names")
-    if len(others) != len(expected):
-        raise InputError(
-            f"{where} has {len(others)} columns that are not keys, but the explainer expects {len(expected)}: name "
-            "the keys, or call the features x0, x1 and so on"
-        )
-    return others
-
-
-def _is_fraction(name: str) -> bool:
-    """Return whether a name is a number with a decimal point; whole numbers may be column names."""
-    try:
-        return not float(name).is_integer() or "." in name
-    except (ValueError, OverflowError):
-        return False
 
 
 def encode(

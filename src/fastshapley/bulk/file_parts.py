@@ -1,15 +1,17 @@
 """Divide files into parts, and read a part in batches.
 
-A part is a run of row groups of a Parquet file, or a byte range of a CSV file that holds whole rows. The parts
-depend on the files alone, so an interrupted run finds the same parts again.
+A part is a run of row groups of a Parquet file, some rows of a row group, or a byte range of a CSV file that holds
+whole rows. The parts depend on the files alone, so an interrupted run finds the same parts again.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +22,14 @@ from fastshapley.bulk.csv_files import WHOLE_FILE, CsvColumns, csv_batches, csv_
 from fastshapley.bulk.file_search import READERS, Files, is_parquet
 from fastshapley.errors import PartError
 
+_ENOUGH_PARTS = 8  # With as many parts, no row group is divided.
+_CHEAP_ROWS = 1 << 25  # A row group may be divided freely while reading it once per slice stays below so many rows.
 _BUFFER_BYTES = 1 << 26  # bytes of a Parquet file that are held in memory, over all columns
 
 
 @dataclass(frozen=True)
 class Part:
-    """A run of row groups of a Parquet file, or a byte range of a CSV file.
+    """A run of row groups of a Parquet file, some rows of one row group, or a byte range of a CSV file.
 
     Parameters
     ----------
@@ -41,6 +45,8 @@ class Part:
         The first row group or byte, and the one after the last.
     rows : int, default=-1
         The number of rows, or -1 if it is not known.
+    skipped : int, default=0
+        The number of rows in front that belong to other parts.
     """
 
     path: str
@@ -50,6 +56,7 @@ class Part:
     start: int
     stop: int
     rows: int = -1
+    skipped: int = 0
 
     @property
     def name(self) -> str:
@@ -58,7 +65,10 @@ class Part:
 
     def __str__(self) -> str:
         unit = "row groups" if is_parquet(self.path) else "bytes"
-        return self.path if self.stop == WHOLE_FILE else f"{self.path}, {unit} {self.start} to {self.stop}"
+        if self.stop == WHOLE_FILE:
+            return self.path
+        rows = f", from row {self.skipped}" if self.skipped else ""
+        return f"{self.path}, {unit} {self.start} to {self.stop}{rows}"
 
 
 def find_parts(files: Files, rows: int) -> list[Part]:
@@ -88,6 +98,43 @@ def find_parts(files: Files, rows: int) -> list[Part]:
             for file, (path, stamp, parts) in enumerate(zip(files.paths, files.stamps, divided, strict=True))
             for number, bounds in enumerate(parts)
         ]
+
+
+def with_slices(parts: Sequence[Part], rows: int) -> list[Part]:
+    """Divide large row groups where there are too few parts to share the work or to resume it.
+
+    To read a slice, the rows before it in the row group are read too, so row groups are divided only then, and
+    those of more than four million rows into at most eight slices.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        The parts of all files, from `find_parts`.
+    rows : int
+        Approximate number of rows per part.
+
+    Returns
+    -------
+    list of Part
+        The same rows in the same order.
+    """
+    if len(parts) >= _ENOUGH_PARTS:
+        return list(parts)
+    slices = [piece for part in parts for piece in _slices(part, rows)]
+    return [
+        replace(piece, number=number)
+        for _, own in groupby(slices, key=lambda piece: piece.file)
+        for number, piece in enumerate(own)
+    ]
+
+
+def _slices(part: Part, rows: int) -> list[Part]:
+    """Return slices of equal size of a row group with more rows than asked for; of other parts, themselves."""
+    if not is_parquet(part.path) or part.stop - part.start != 1 or part.rows <= rows:
+        return [part]
+    count = min(-(-part.rows // rows), max(_ENOUGH_PARTS, _CHEAP_ROWS // part.rows))
+    places = [part.rows * k // count for k in range(count + 1)]
+    return [replace(part, skipped=start, rows=stop - start) for start, stop in pairwise(places)]
 
 
 def read_part(
@@ -129,8 +176,22 @@ def _parquet_batches(system: fs.FileSystem, part: Part, columns: list[str], size
         pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer, page_checksum_verification=True) as file,
     ):
         groups = list(range(part.start, part.stop))
-        for batch in file.iter_batches(size, row_groups=groups, columns=columns, use_threads=False):
+        batches = file.iter_batches(size, row_groups=groups, columns=columns, use_threads=False)
+        stop = part.skipped + part.rows if part.rows >= 0 else sys.maxsize
+        for batch in _rows_of(batches, part.skipped, stop):
             yield batch.select(columns)
+
+
+def _rows_of(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows from ``start`` to ``stop`` of batches."""
+    place = 0
+    for batch in batches:
+        first, last = max(start - place, 0), min(stop - place, len(batch))
+        if first < last:
+            yield batch.slice(first, last - first)
+        place += len(batch)
+        if place >= stop:
+            return
 
 
 def _divide(system: fs.FileSystem, rows: int, path: str) -> list[tuple[int, ...]]:

@@ -103,9 +103,9 @@ def find_files(source: Any, besides: str = "") -> Files:
 
     Parameters
     ----------
-    source : str, os.PathLike or list of these
+    source : str, os.PathLike, list of these, or Files
         A path, a folder, a glob, or a list of them. Files in folders are found at any depth, except for hidden
-        ones, whose names start with ``_`` or ``.``.
+        ones, whose names start with ``_`` or ``.``. Files that were found before are returned as they are.
     besides : str, default=""
         A folder whose files are left out.
 
@@ -121,6 +121,8 @@ def find_files(source: Any, besides: str = "") -> Files:
     PartError
         If a file cannot be read.
     """
+    if isinstance(source, Files):
+        return source
     places = [source] if isinstance(source, str | os.PathLike) else source
     if not isinstance(places, list | tuple) or not all(isinstance(p, str | os.PathLike) for p in places):
         raise InputError(

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from tqdm.auto import tqdm
 
-from fastshapley.bulk.arrow import csv_reading, feature_columns, key_type
+from fastshapley.bulk.arrow import csv_reading, key_type
 from fastshapley.bulk.csv_files import CsvColumns
-from fastshapley.bulk.file_parts import Part, find_parts, read_part
+from fastshapley.bulk.feature_names import check_keys, feature_columns
+from fastshapley.bulk.file_parts import Part, find_parts, read_part, with_slices
 from fastshapley.bulk.file_search import Files, find_files, locate, stamp_of, without_secrets
 from fastshapley.bulk.output_folder import Claim, OutputFolder
 from fastshapley.bulk.row_explainer import (
@@ -39,8 +40,8 @@ from fastshapley.bulk.row_explainer import (
     weights_of,
 )
 from fastshapley.errors import InputError, PartError
-from fastshapley.explanation import chosen_outputs
 from fastshapley.fit.targets import available_threads
+from fastshapley.support.names import chosen_outputs
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import one_thread
 from fastshapley.value_functions.sums import SumsTo, sums_to
@@ -339,9 +340,9 @@ def prepare(
     files = find_files(source, besides=folder.path)
     columns = _columns(explainer, files, keys, outputs)
     job = Job(explainer, files.system, folder, columns)
-    parts = find_parts(files, part_rows)
+    parts = with_slices(find_parts(files, part_rows), part_rows)
     try:
-        folder.claim(_claim(job, files, part_rows))
+        folder.claim(_claim(job, files, part_rows, parts))
         missing = folder.missing(parts)
     except OSError as error:
         raise PartError(f"output {without_secrets(output)} cannot be written: {error}") from error
@@ -382,17 +383,18 @@ def _copied(files: Files, features: Sequence[Sequence[str]], keys: Sequence[str]
         if partial := sorted(set.union(*others) - shared):
             logger.warning("columns %s are not in all files: they are not copied", partial)
         return [name for name in files.schemas[0].names if name in shared]
-    for path, columns in zip(files.paths, files.schemas, strict=True):
-        if missing := [key for key in keys if key not in columns.names]:
-            raise InputError(f"keys {missing} are not columns of {path}")
+    check_keys(files, keys)
     return list(keys)
 
 
-def _claim(job: Job, files: Files, part_rows: int) -> Claim:
+def _claim(job: Job, files: Files, part_rows: int, parts: Sequence[Part]) -> Claim:
     """Return what identifies a run. The version of each file is in the names of its parts."""
     own = job.columns
     layout = [(field.name, str(field.type)) for field in own.written]
-    settings = (files.paths, part_rows, own.features, layout, own.outputs, job.explainer.normalize_)
+    slices = [(part.file, part.number, part.skipped, part.rows) for part in parts]
+    # Runs of earlier versions had no slices. Their folders would hold other rows under the same names.
+    divided = [slices] if any(part.skipped for part in parts) else []
+    settings = (files.paths, part_rows, own.features, layout, own.outputs, job.explainer.normalize_, *divided)
     key = fingerprint(*weights_of(job.explainer), settings)
     said = sums_to(job.explainer.value_function_)
     return Claim(key, sample_outputs(job.explainer), files.paths, part_rows, said)

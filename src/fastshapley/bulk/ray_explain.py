@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from fastshapley.bulk.arrow import feature_columns
+from fastshapley.bulk.feature_names import feature_columns
 from fastshapley.bulk.file_parts import Part
 from fastshapley.bulk.job import PART_ROWS, Explained, Job, PartDone, prepare, warn_of_unseen
 from fastshapley.bulk.ray_cluster import connect, processors, ship_code
@@ -27,7 +27,7 @@ from fastshapley.bulk.row_explainer import (
     warn_of_missing_model,
 )
 from fastshapley.errors import InputError, PartError
-from fastshapley.explanation import chosen_outputs
+from fastshapley.support.names import chosen_outputs
 from fastshapley.support.optional import require
 
 ray = require("ray", "ray")

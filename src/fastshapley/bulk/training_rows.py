@@ -11,10 +11,11 @@ import pyarrow as pa
 from torch import distributed as dist
 
 from fastshapley.bulk.csv_files import CsvColumns
+from fastshapley.bulk.feature_names import check_dropped
 from fastshapley.bulk.file_parts import find_parts, read_part
 from fastshapley.bulk.file_search import Files, is_parquet
-from fastshapley.data.table_schema import lacking
 from fastshapley.errors import InputError, PartError
+from fastshapley.support.names import lacking
 
 _PART_ROWS = 1 << 14  # rows per part, approximately
 
@@ -63,9 +64,8 @@ def model_columns(files: Files, known: Sequence[str] | None, drop: Sequence[str]
     InputError
         If a file lacks a column.
     """
+    check_dropped(files, drop)
     present = files.schemas[0].names
-    if unknown := [name for name in drop if name not in present]:
-        raise InputError(f"drop has {unknown}, which are not columns of {files.paths[0]}: use some of {present}")
     index = (files.schemas[0].pandas_metadata or {}).get("index_columns", [])
     names = [name for name in present if name not in drop and name not in index]
     if known is not None and set(known) <= set(names):

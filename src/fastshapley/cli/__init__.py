@@ -20,6 +20,9 @@ COMMANDS = (
     "fit",
     "explain",
     "report",
+    "check",
+    "update",
+    "advise",
     "export",
     "serve",
     "page",
@@ -35,6 +38,7 @@ exit codes:
   0    success
   1    error: standard error explains it in one line
   2    wrong usage
+  3    check found that the rows or the model have drifted
   130  interrupted: standard error says whether the same command resumes
 
 for scripts:
@@ -59,11 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
-    options = parser().parse_args(arguments)
+    options, code = parser().parse_args(arguments), 0
     try:
         with _clean_output() if options.json else nullcontext():
             result = options.run(options)
         if result is not None:
+            code = result.code
             print(json_text(result.data) if options.json else result.text, flush=True)
     except KeyboardInterrupt:
         _print_error(options, f"interrupted; {options.interrupted}", "KeyboardInterrupt")
@@ -74,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json or not options.debug:
             _print_error(options, _message(error), type(error).__name__)
         return 1
-    return 0
+    return code
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from typing import Any
 
 RESUMES = "run the same command again to resume"
 STARTS_AGAIN = "the same command starts again from the beginning"
+DRIFT = 3  # the exit code of check where it finds drift
 _HELP_WIDTH = 86  # characters per line of descriptions
 
 
@@ -24,10 +25,13 @@ class Result:
         The output for people.
     data : dict
         The output with ``--json``.
+    code : int, default=0
+        The exit code.
     """
 
     text: str
     data: dict[str, Any]
+    code: int = 0
 
 
 def add_command(
@@ -111,6 +115,9 @@ def add_model(parser: argparse.ArgumentParser, when: str) -> None:
 
 def load(options: argparse.Namespace) -> Any:
     """Return the explainer of ``options.file``, with the model of ``options.model`` if there is one."""
+    from fastshapley.cli.early_checks import saved_explainer
+
+    saved_explainer(options)  # An error is reported before torch is imported.
     from fastshapley import FastSHAP
     from fastshapley.cli.model_files import load_model
 
@@ -133,4 +140,12 @@ def positive(text: str) -> float:
         number = math.nan
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
+def share(text: str) -> float:
+    """Parse a number between 0 and 1."""
+    number = positive(text)
+    if number >= 1:
+        raise argparse.ArgumentTypeError(f"must be a number between 0 and 1, got {text!r}")
     return number

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastshapley.cli.command import Result, add_command, add_quiet
+from fastshapley.cli.early_checks import check_output_folder
 
 
 def add(commands: Any) -> None:
@@ -40,6 +41,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> Result:
+    check_output_folder(options.output)
     from fastshapley.cli import demo_images as image_demo
     from fastshapley.cli import demo_table as demo
 

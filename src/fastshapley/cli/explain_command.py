@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastshapley.cli.command import RESUMES, Result, add_command, add_model, add_quiet, load, whole
+from fastshapley.cli.early_checks import check_columns, rows_of_table, saved_explainer
+from fastshapley.errors import InputError
+from fastshapley.support.optional import require
+
+if TYPE_CHECKING:
+    from fastshapley.bulk.file_search import Files
 
 
 def add(commands: Any) -> None:
@@ -63,19 +69,35 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> Result:
-    from fastshapley.support.optional import require
-
-    require("pyarrow", "bulk")
+    files = _checked(options)
     explainer = load(options)
     explainer.progress = not options.quiet
     settings = {"keys": options.keys, "outputs": options.outputs, "workers": options.workers}
     if options.part_rows is not None:
         settings["part_rows"] = options.part_rows
     if options.ray is None:
-        found = explainer.explain_to(options.source, options.output, **settings)
+        found = explainer.explain_to(files, options.output, **settings)
     else:
         from fastshapley.bulk import ray_explain
 
         address = options.ray or None
-        found = ray_explain.explain_to(explainer, options.source, options.output, address=address, **settings)
+        found = ray_explain.explain_to(explainer, files, options.output, address=address, **settings)
     return Result(str(found), asdict(found))
+
+
+def _checked(options: argparse.Namespace) -> Files:
+    """Find the files, and check the options as far as that is possible without torch."""
+    require("pyarrow", "bulk")
+    from fastshapley.bulk.feature_names import check_keys
+    from fastshapley.bulk.file_search import locate
+    from fastshapley.support.names import chosen_outputs
+
+    system, folder = locate(options.output)
+    if system.get_file_info(folder).is_file:
+        raise InputError(f"output is {options.output}, which is a file: choose a folder")
+    config = saved_explainer(options)
+    chosen_outputs(config["output_names"], options.outputs)
+    files = rows_of_table(config, options.source, folder)
+    check_columns(config, files, options.keys)
+    check_keys(files, options.keys or ())
+    return files

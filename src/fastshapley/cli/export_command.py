@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastshapley.cli.command import Result, add_command, add_model, load
+from fastshapley.cli.early_checks import check_output_file
 from fastshapley.support.atomic_files import check_output
 
 
@@ -37,6 +38,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> Result:
     output = options.output or options.file.with_suffix(".onnx")
     check_output(output, options.file)
+    check_output_file(output)
     load(options).export_onnx(output)
     place = str(output.resolve())
     return Result(f"graph: {place}", {"graph": place})

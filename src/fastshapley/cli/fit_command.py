@@ -7,23 +7,32 @@ import json
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastshapley.cli import report_command as report
 from fastshapley.cli.command import RESUMES, Result, add_command, add_quiet, add_trust, positive, whole
+from fastshapley.cli.early_checks import check_output_file
 from fastshapley.errors import InputError
 from fastshapley.support.atomic_files import check_output
+from fastshapley.support.optional import require
 
 if TYPE_CHECKING:
     from fastshapley import FastSHAP, Groups
+    from fastshapley.bulk.file_search import Files
 
 
 def add(commands: Any) -> None:
     """Add the command ``fit``."""
     parser = _add_command(commands)
-    _add_data_options(parser)
-    _add_game_options(parser)
+    add_data_options(parser).add_argument(
+        "--validation",
+        metavar="DATA",
+        nargs="+",
+        help="rows that select the best epoch and measure the report (default: a fifth of DATA)",
+    )
+    add_game_options(parser)
     _add_training_options(parser)
 
 
@@ -47,33 +56,33 @@ def _add_command(commands: Any) -> argparse.ArgumentParser:
         keys=f"{report.KEYS}; seconds, resumed (whether the fit resumed an earlier run)",
         interrupted=RESUMES,
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="file: .joblib, .json or .ubj (XGBoost), .txt (LightGBM), .cbm (CatBoost), .onnx; or module:function",
-    )
-    parser.add_argument(
-        "source", metavar="DATA", nargs="+", help="Parquet or CSV files, folders or globs with rows for the model"
-    )
+    add_model_and_rows(parser, "Parquet or CSV files, folders or globs with rows for the model")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="file for the explainer")
     add_quiet(parser)
     return parser
 
 
-def _add_data_options(parser: argparse.ArgumentParser) -> None:
+def add_model_and_rows(parser: argparse.ArgumentParser, rows: str) -> None:
+    """Add the model and the files of rows; ``rows`` is the help of the latter."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="file: .joblib, .json or .ubj (XGBoost), .txt (LightGBM), .cbm (CatBoost), .onnx; or module:function",
+    )
+    parser.add_argument("source", metavar="DATA", nargs="+", help=rows)
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add what says how the model and the rows are read, and return the group of these options."""
     given = parser.add_argument_group("model and data")
     add_trust(given)
     given.add_argument("--logits", action="store_true", help="the model is a classifier that returns logits")
     given.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns that are not features")
-    given.add_argument(
-        "--validation",
-        metavar="DATA",
-        nargs="+",
-        help="rows that select the best epoch and measure the report (default: a fifth of DATA)",
-    )
+    return given
 
 
-def _add_game_options(parser: argparse.ArgumentParser) -> None:
+def add_game_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which game is explained."""
     game = parser.add_argument_group("value function and players")
     game.add_argument(
         "--groups",
@@ -106,18 +115,8 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
         default="default",
         help="our default, the algorithm of the paper, or sampling without a network (default: default)",
     )
-    work.add_argument("--time-budget", metavar="SECONDS", type=positive, help="approximate time limit for the fit")
-    work.add_argument(
-        "--evaluation-budget", metavar="ROWS", type=whole, help="maximum number of rows to call the model with"
-    )
-    work.add_argument("--seed", type=int, help="random seed, for reproducible results")
-    work.add_argument("--device", help="device of the networks (default: a GPU if there is one)")
-    work.add_argument(
-        "--checkpoint",
-        metavar="FOLDER",
-        type=Path,
-        help="folder for unfinished work, which is kept (default: FILE.unfinished, which is deleted at the end)",
-    )
+    add_limits(work)
+    add_device(work)
     work.add_argument(
         "--ray",
         nargs="?",
@@ -128,60 +127,156 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--workers", type=whole, help="Ray processes (default: one per processor)")
 
 
+def add_device(work: argparse._ActionsContainer) -> None:
+    """Add ``--device``."""
+    work.add_argument("--device", help="device of the networks (default: a GPU if there is one)")
+
+
+def add_seed(work: argparse._ActionsContainer) -> None:
+    """Add ``--seed``."""
+    work.add_argument("--seed", type=int, help="random seed, for reproducible results")
+
+
+def add_limits(work: argparse._ActionsContainer) -> None:
+    """Add the limits of a training, its seed, and the folder for unfinished work."""
+    work.add_argument("--time-budget", metavar="SECONDS", type=positive, help="approximate time limit for the fit")
+    work.add_argument(
+        "--evaluation-budget", metavar="ROWS", type=whole, help="maximum number of rows to call the model with"
+    )
+    add_seed(work)
+    work.add_argument(
+        "--checkpoint",
+        metavar="FOLDER",
+        type=Path,
+        help="folder for unfinished work, which is kept (default: FILE.unfinished, which is deleted at the end)",
+    )
+
+
 def _run(options: argparse.Namespace) -> Result | None:
+    start = time.monotonic()
+    data = _checked(options)  # An error is reported before torch is imported.
     from fastshapley import FastSHAP
     from fastshapley.cli.model_files import load_model
 
-    if options.output.is_dir():
-        raise InputError(f"--output is {options.output}, which is a folder: pass the name of a file")
-    if options.workers is not None and options.ray is None:
-        raise InputError("--workers needs --ray: leave it out, or start several processes with torchrun")
-    start = time.monotonic()
     explainer = FastSHAP(
         load_model(options.model, trust=options.trust),
-        value_function=options.value_function,
-        players=_players(options.groups),
-        link=options.link,
-        logits=options.logits,
         recipe=options.recipe,
         time_budget=options.time_budget,
         evaluation_budget=options.evaluation_budget,
-        device=options.device,
-        random_state=options.seed,
         progress=not options.quiet,
+        **explainer_settings(options, data),
     )
-    folder = options.checkpoint or options.output.with_name(f"{options.output.name}.unfinished")
-    resumed = _is_begun(folder)
-    if not _fit(explainer, options, folder):
+    folder = unfinished_folder(options)
+    resumed = is_begun(folder)
+    if not _fit(explainer, options, data, folder):
         return None
+    found = save(explainer, options)
+    return Result(found.text, {**found.data, "seconds": time.monotonic() - start, "resumed": resumed})
+
+
+def explainer_settings(options: argparse.Namespace, data: FitFiles) -> dict[str, Any]:
+    """Return the parameters of `FastSHAP` that say what is explained, where, and with which seed."""
+    return {
+        "value_function": options.value_function,
+        "players": _players(data.groups),
+        "link": options.link,
+        "logits": options.logits,
+        "device": options.device,
+        "random_state": options.seed,
+    }
+
+
+def unfinished_folder(options: argparse.Namespace) -> Path:
+    """Return the folder for unfinished work."""
+    folder: Path = options.checkpoint or options.output.with_name(f"{options.output.name}.unfinished")
+    return folder
+
+
+def save(explainer: FastSHAP, options: argparse.Namespace) -> Result:
+    """Save an explainer, delete the unfinished work unless its folder was named, and describe the file."""
     explainer.save(options.output)
     if options.checkpoint is None:
-        shutil.rmtree(folder, ignore_errors=True)  # The explainer is saved, so errors here do not matter.
+        # The explainer is saved, so errors here do not matter.
+        shutil.rmtree(unfinished_folder(options), ignore_errors=True)
     found = report.describe(options.output)
-    seconds = time.monotonic() - start
-    text = f"{found.text}\nexplainer: {options.output.resolve()}"
-    return Result(text, {**found.data, "seconds": seconds, "resumed": resumed})
+    return Result(f"{found.text}\nexplainer: {options.output.resolve()}", found.data)
 
 
-def _is_begun(folder: Path) -> bool:
+def is_begun(folder: Path) -> bool:
     """Return whether a folder holds unfinished work. That of a cluster is in a subfolder."""
     return any(folder.rglob("run.json"))
 
 
-def _fit(explainer: FastSHAP, options: argparse.Namespace, folder: Path) -> bool:
-    """Fit to the rows of files, and return whether this process is the one that saves the explainer."""
-    from fastshapley.cli.model_files import feature_names
-    from fastshapley.support.optional import require
+@dataclass(frozen=True)
+class FitFiles:
+    """The files and the groups of columns that a fit starts from.
 
+    Parameters
+    ----------
+    rows : Files
+        The files of training rows.
+    validation : Files or None
+        The files of validation rows.
+    groups : dict
+        The columns of each group.
+    """
+
+    rows: Files
+    validation: Files | None
+    groups: dict[str, list[str]]
+
+
+def _checked(options: argparse.Namespace) -> FitFiles:
+    """Find the files, and check the options as far as that is possible without torch."""
+    check_output_file(options.output)
+    if options.workers is not None and options.ray is None:
+        raise InputError("--workers needs --ray: leave it out, or start several processes with torchrun")
+    data = checked_files(options, options.validation)
+    files = [data.rows, *([] if data.validation is None else [data.validation])]
+    check_output(options.output, options.model, *(path for some in files for path in some.paths))
+    return data
+
+
+def checked_files(options: argparse.Namespace, validation: list[str] | None = None) -> FitFiles:
+    """Check the model, find the files of rows, and join the groups of columns, without torch.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The options that `add_model_and_rows`, `add_data_options` and `add_game_options` add.
+    validation : list of str, optional
+        The files of validation rows.
+
+    Returns
+    -------
+    FitFiles
+        The files and the groups.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, file or column, or a group is named twice.
+    """
+    groups = _joined_groups(options.groups)
     require("pyarrow", "bulk")
+    from fastshapley.bulk.feature_names import check_dropped
     from fastshapley.bulk.file_search import find_files
-    from fastshapley.bulk.training_rows import joined, model_columns, read_share
+    from fastshapley.cli.model_files import check_model
 
-    files = find_files(options.source)
+    check_model(options.model, trust=options.trust)
+    rows = find_files(options.source)
+    check_dropped(rows, options.drop)
+    return FitFiles(rows, None if validation is None else find_files(validation), groups)
+
+
+def _fit(explainer: FastSHAP, options: argparse.Namespace, data: FitFiles, folder: Path) -> bool:
+    """Fit to the rows of files, and return whether this process is the one that saves the explainer."""
+    from fastshapley.bulk.training_rows import joined, model_columns, read_share
+    from fastshapley.cli.model_files import feature_names
+
+    files, others = data.rows, data.validation
     columns = model_columns(files, feature_names(explainer.model), options.drop)
-    others = None if options.validation is None else find_files(options.validation)
-    check_output(options.output, options.model, *(path for some in (files, others) if some for path in some.paths))
-    if _is_begun(folder) and not options.quiet:
+    if is_begun(folder) and not options.quiet:
         print(f"resuming from the unfinished work in {folder}", file=sys.stderr)
     if options.ray is not None:
         from fastshapley.bulk import ray_cluster, ray_fit
@@ -217,12 +312,16 @@ def _groups(text: str) -> dict[str, list[str]]:
     return {name: columns.split(",")}
 
 
-def _players(given: list[dict[str, list[str]]]) -> Groups | None:
-    from fastshapley import Groups
-
+def _joined_groups(given: list[dict[str, list[str]]]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for some in given:
         if twice := groups.keys() & some.keys():
             raise InputError(f"--groups has {sorted(twice)} twice: pass each group once")
         groups |= some
+    return groups
+
+
+def _players(groups: dict[str, list[str]]) -> Groups | None:
+    from fastshapley import Groups
+
     return Groups(groups) if groups else None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from fastshapley.errors import FileFormatError, InputError
@@ -42,9 +43,40 @@ def load_model(source: str, *, trust: bool = False) -> Any:
     FileFormatError
         If the file cannot be read as a model.
     """
-    module, colon, name = source.partition(":")
-    if colon and module.replace(".", "").replace("_", "").isalnum() and not os.path.exists(source):
+    check_model(source, trust=trust)
+    if _is_object(source):
+        module, _, name = source.partition(":")
         return _imported(module, name)
+    path = Path(source)
+    try:
+        return _readers()[path.suffix](path)
+    except (ImportError, InputError):
+        raise
+    except Exception as error:  # Packages raise errors of all kinds for a file that is not theirs.
+        raise FileFormatError(f"{source} cannot be read as a model: {error}") from error
+
+
+def check_model(source: str, *, trust: bool = False) -> None:
+    """Check what can be known of a model before it is loaded, without importing its package.
+
+    Parameters
+    ----------
+    source : str
+        The model, as `load_model` takes it.
+    trust : bool, default=False
+        Whether to load a pickle, which can run arbitrary code.
+
+    Raises
+    ------
+    InputError
+        If there is no such file or module, the file has an unknown suffix, or it is a pickle that is not trusted.
+    """
+    if _is_object(source):
+        package = source.partition(":")[0].partition(".")[0]
+        with _current_folder():
+            if package not in sys.modules and importlib.util.find_spec(package) is None:
+                raise InputError(f"model is {source}, which cannot be imported: there is no module {package!r}")
+        return
     path = Path(source)
     if not path.is_file():
         raise InputError(f"model is {source!r}, which is neither a file nor module:function")
@@ -53,23 +85,10 @@ def load_model(source: str, *, trust: bool = False) -> Any:
             f"model is {source!r}, a pickle, which can run arbitrary code when it is loaded: pass --trust if you "
             "trust it"
         )
-    readers: dict[str, Callable[[Path], Any]] = {
-        **dict.fromkeys(_PICKLES, _pickle),
-        **dict.fromkeys((".json", ".ubj"), _xgboost),
-        ".txt": _lightgbm,
-        ".cbm": _catboost,
-        ".onnx": OnnxModel,
-    }
-    if path.suffix not in readers:
+    if path.suffix not in (readers := _readers()):
         raise InputError(
             f"model is {source!r}: use a file that ends in one of {sorted(readers)}, or module:function"
         )
-    try:
-        return readers[path.suffix](path)
-    except (ImportError, InputError):
-        raise
-    except Exception as error:  # Packages raise errors of all kinds for a file that is not theirs.
-        raise FileFormatError(f"{source} cannot be read as a model: {error}") from error
 
 
 def feature_names(model: Any) -> list[str] | None:
@@ -130,6 +149,8 @@ class OnnxModel:
 
     def _inputs(self, rows: Any) -> dict[str, Any]:
         wanted = self.session.get_inputs()
+        import pandas as pd
+
         frame = pd.DataFrame(rows)
         if len(wanted) == 1:
             kind = np.float64 if "double" in wanted[0].type else np.float32
@@ -142,16 +163,42 @@ class OnnxModel:
         return given
 
 
-def _imported(module: str, name: str) -> Any:
-    sys.path.insert(0, os.getcwd())
+def _readers() -> dict[str, Callable[[Path], Any]]:
+    """Return the function that reads a model, by the suffix of its file."""
+    return {
+        **dict.fromkeys(_PICKLES, _pickle),
+        **dict.fromkeys((".json", ".ubj"), _xgboost),
+        ".txt": _lightgbm,
+        ".cbm": _catboost,
+        ".onnx": OnnxModel,
+    }
+
+
+def _is_object(source: str) -> bool:
+    """Return whether a model is given as ``module:name``."""
+    module, colon, _ = source.partition(":")
+    return bool(colon) and module.replace(".", "").replace("_", "").isalnum() and not os.path.exists(source)
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Let modules of the current folder be imported inside."""
+    folder = os.getcwd()
+    sys.path.insert(0, folder)
     try:
-        found = importlib.import_module(module)
-        for piece in name.split("."):
-            found = getattr(found, piece)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"model is {module}:{name}, which cannot be imported: {error}") from error
+        yield
     finally:
-        sys.path.remove(os.getcwd())
+        sys.path.remove(folder)
+
+
+def _imported(module: str, name: str) -> Any:
+    with _current_folder():
+        try:
+            found = importlib.import_module(module)
+            for piece in name.split("."):
+                found = getattr(found, piece)
+        except (ImportError, AttributeError) as error:
+            raise InputError(f"model is {module}:{name}, which cannot be imported: {error}") from error
     return found
 
 

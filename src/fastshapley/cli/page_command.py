@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastshapley.cli.command import Result, add_command
+from fastshapley.cli.early_checks import check_files, check_output_folder, check_served
 from fastshapley.cli.serve_command import add_rows
 
 
@@ -40,6 +41,9 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> Result:
+    check_files(options.rows, "--rows")
+    check_output_folder(options.output)
+    check_served([options.file])
     from fastshapley.serving.example_rows import example_rows_by_model
     from fastshapley.serving.model_loader import ModelLoader
     from fastshapley.serving.static_page import write_page

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastshapley.cli.command import RESUMES, Result, add_command, add_common, add_quiet, whole
+from fastshapley.cli.early_checks import check_output_folder
 
 TABLES = ("census", "marketing", "bankruptcy", "news")
 
@@ -94,6 +95,7 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _tabular(options: argparse.Namespace) -> Result:
+    _check_folders(options)
     from fastshapley.paper import table_run as tabular
 
     tables = [table for table in TABLES if table in options.only]
@@ -117,6 +119,7 @@ def _tabular(options: argparse.Namespace) -> Result:
 
 
 def _images(options: argparse.Namespace) -> Result:
+    _check_folders(options)
     from fastshapley.paper import image_run as images
 
     found = images.run(options.output, options.dataset, **_settings(options))
@@ -133,6 +136,12 @@ def _images(options: argparse.Namespace) -> Result:
     ]
     results = options.output / f"images-{options.dataset}.json"
     return _result(options.output / "images.md", results, lines, {"methods": methods})
+
+
+def _check_folders(options: argparse.Namespace) -> None:
+    check_output_folder(options.output)
+    if options.store is not None:
+        check_output_folder(options.store, "--store")
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastshapley.cli.command import Result, add_command
+from fastshapley.cli.early_checks import check_output_file
 
 if TYPE_CHECKING:
     from fastshapley import Report
@@ -42,6 +43,8 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> Result:
+    if options.html is not None:
+        check_output_file(options.html, "--html")
     found = describe(options.file)
     if options.html is None:
         return Result(found.text, {**found.data, "html": None})
@@ -65,7 +68,7 @@ def describe(file: Path) -> Result:
     Result
         What the file holds, and its report.
     """
-    from fastshapley.export.file_format import read_config
+    from fastshapley.export.file_header import read_config
 
     config = read_config(file)
     columns, players = config["schema"].get("columns"), config["players"]

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastshapley.cli.command import add_command, whole
+from fastshapley.cli.early_checks import check_files, check_served
 from fastshapley.errors import InputError
 
 
@@ -93,10 +94,12 @@ def _run(options: argparse.Namespace) -> None:
     from fastshapley.serving.request import Limits
     from fastshapley.serving.server import is_loopback, serve
 
+    token = _token(options.token_file)
+    check_files(options.rows, "--rows")
+    check_served(map(_file_of, options.files))
     given = {"body": options.max_body, "rows": options.max_rows, "seconds": options.timeout}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
     models = ModelStore.from_arguments(options.files)
-    token = _token(options.token_file)
     rows = example_rows_by_model(options.rows, {name: model.graph for name, model in models.items()})
     hosts = None
     if token is None and is_loopback(options.host):
@@ -104,6 +107,11 @@ def _run(options: argparse.Namespace) -> None:
         hosts = ["localhost", "127.0.0.1", "[::1]", options.host, *origins]
     app = create_app(models, limits=limits, token=token, origins=options.origin, hosts=hosts, example_rows=rows)
     serve(app, options.host, options.port, patience=limits.seconds, log_requests=options.log_requests)
+
+
+def _file_of(argument: str) -> Path:
+    """Return the file of an argument that is ``NAME=FILE`` or ``FILE``."""
+    return Path(argument if Path(argument).exists() else argument.partition("=")[2] or argument)
 
 
 def _token(file: Path | None) -> str | None:

@@ -7,7 +7,6 @@ such a tensor to rows of the user's own type, which is what the user's model is 
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +27,7 @@ from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
 from fastshapley.explanation import Values, squeeze
+from fastshapley.support.names import lacking
 from fastshapley.support.shap_import import shap
 
 logger = logging.getLogger(__name__)
@@ -319,23 +319,6 @@ def require_table(schema: Schema, what: str) -> TableSchema:
     if not isinstance(schema, TableSchema):
         raise InputError(f"{what} for tables, and the explainer was fitted to {schema.noun}")
     return schema
-
-
-def lacking(argument: str, missing: Sequence[Any], unknown: Sequence[Any]) -> str:
-    """Return the message that a table lacks columns.
-
-    Parameters
-    ----------
-    argument : str
-        The name of the argument that holds the table.
-    missing : sequence
-        The columns that are missing.
-    unknown : sequence
-        The columns that the table has instead; one with a similar name is suggested.
-    """
-    near = {key: difflib.get_close_matches(str(key), [str(k) for k in unknown], 1) for key in missing}
-    hints = [f"{key!r}" + (f" (renamed to {near[key][0]!r}?)" if near[key] else "") for key in missing]
-    return f"{argument} lacks the column{'s' * (len(missing) > 1)} {', '.join(hints)}"
 
 
 def _plain_columns(width: int, dtype: str) -> tuple[Column, ...]:

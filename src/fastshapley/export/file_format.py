@@ -6,9 +6,6 @@ with zeros in the place of the digest.
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as serialize_tensors
 from torch import Tensor, nn
@@ -26,6 +22,15 @@ from torch import Tensor, nn
 from fastshapley.data.kinds import schema_from_dict
 from fastshapley.data.players import Partition
 from fastshapley.errors import FileFormatError, InputError, ModelError
+from fastshapley.export.file_header import (
+    FORMAT,
+    check_binary,
+    configuration,
+    metadata_of,
+    naming_other_files,
+    read_file,
+    with_own_digest,
+)
 from fastshapley.export.size_limits import at_most_parameters, check_sizes
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.settings import Settings
@@ -42,14 +47,6 @@ from fastshapley.trust.report import Report
 from fastshapley.value_functions.base_game import GameContext, imitation_of
 from fastshapley.value_functions.registry import describe_game, restore_game, setting_of
 from fastshapley.version import __version__
-
-FORMAT = 3  # Format 1 held tables only.
-_FIRST_WITH_DIGEST = 3  # format
-_DIGEST = "sha256"  # name of the digest in the configuration, where it comes first
-_NO_DIGEST = "0" * 64  # what the digest is computed with
-_KEY = "fastshapley"  # name of the configuration in the metadata
-_LONGEST_HEADER = 100_000_000  # bytes that safetensors accepts
-_READ_BYTES = 1 << 20  # bytes that are read from a stream at once
 
 
 def save(fitted: Fitted, settings: Settings, path: str | os.PathLike[str] | IO[bytes]) -> None:
@@ -72,7 +69,7 @@ def save(fitted: Fitted, settings: Settings, path: str | os.PathLike[str] | IO[b
         If the explainer has column names or categories that JSON cannot hold.
     """
     game, game_tensors = describe_game(fitted.game)
-    metadata = {_KEY: json.dumps({_DIGEST: _NO_DIGEST, **_config(fitted, settings, game)})}
+    metadata = metadata_of(_config(fitted, settings, game))
     tensors = {f"network.{name}": tensor for name, tensor in fitted.network.state_dict().items()}
     tensors |= {f"value_function.{name}": tensor for name, tensor in game_tensors.items()}
     if fitted.errors is not None:
@@ -80,19 +77,12 @@ def save(fitted: Fitted, settings: Settings, path: str | os.PathLike[str] | IO[b
     tensors |= {f"reference.{name}": tensor for name, tensor in vars(fitted.reference).items()}
     # A module may have a layer under two names, but safetensors refuses shared memory.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    data = serialize_tensors(tensors, metadata)
-    data = _with_digest(data, _NO_DIGEST, hashlib.sha256(data).hexdigest())
+    data = with_own_digest(serialize_tensors(tensors, metadata))
     if isinstance(path, str | os.PathLike):
         write_bytes(Path(path), data)
     else:
-        _check_binary(path)
+        check_binary(path)
         path.write(data)
-
-
-def _with_digest(data: bytes, old: str, new: str) -> bytes:
-    """Return a file with another digest."""
-    name = f'{{\\"{_DIGEST}\\": \\"'  # JSON inside of JSON
-    return data.replace(f"{name}{old}".encode(), f"{name}{new}".encode(), 1)
 
 
 def _config(fitted: Fitted, settings: Settings, game: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +141,7 @@ def load(path: str | os.PathLike[str] | IO[bytes], given: GivenObjects) -> tuple
         If the file is damaged, is of another kind or of a newer format, or needs an object of the user's.
     """
     where = path if isinstance(path, str | os.PathLike) else "the stream"
-    data = _read(path)
+    data = read_file(path)
     config, tensors = _parse(data, where)
     with _naming_damage(where):
         settings = _settings(config, given)
@@ -250,89 +240,11 @@ def _naming_damage(where: Any) -> Iterator[None]:
         ) from error
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return the configuration in a file: everything but the tensors. It needs no model."""
-    return _parse(_read(path), path)[0]
-
-
-def _read(file: str | os.PathLike[str] | IO[bytes]) -> bytes:
-    """Return all bytes of a file; of a stream, those that `save` wrote, so that others may follow."""
-    if not isinstance(file, str | os.PathLike):
-        _check_binary(file)
-        start = _exactly(file, 8)
-        header = _exactly(file, min(int.from_bytes(start, "little"), _LONGEST_HEADER))
-        return start + header + _exactly(file, _size(header))
-    path = Path(file)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a file that FastSHAP.save wrote")
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist")
-    return path.read_bytes()
-
-
-def _exactly(file: IO[bytes], size: int) -> bytes:
-    """Return ``size`` bytes, or fewer if the stream ends.
-
-    A pipe returns a part at a time, and a damaged header asks for too many bytes.
-    """
-    parts: list[bytes] = []
-    while size > 0 and (part := file.read(min(size, _READ_BYTES))):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def _check_binary(file: Any) -> None:
-    if isinstance(file, io.TextIOBase) or not (hasattr(file, "read") or hasattr(file, "write")):
-        raise InputError(
-            f"path is {file!r}: pass a path, or a file that is open in binary mode, such as open(path, 'rb')"
-        )
-
-
-def _size(header: bytes) -> int:
-    """Return the number of bytes that follow the header of safetensors; 0 for something else."""
-    try:
-        return max(
-            int(entry["data_offsets"][1]) for name, entry in json.loads(header).items() if name != "__metadata__"
-        )
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return 0
-
-
 def _parse(data: bytes, where: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the configuration and the tensors that `save` wrote."""
-    try:
+    with naming_other_files(where):
         tensors = load_tensors(data)
-    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        if str(where).endswith(".onnx"):
-            raise FileFormatError(
-                f"{where} is a graph, for serve and page: pass the file that it was exported from"
-            ) from None
-        raise FileFormatError(f"{where} is cut short, damaged or not an explainer file ({error})") from error
-    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-    if _KEY not in metadata:
-        raise FileFormatError(f"{where} is a safetensors file, but not one that FastSHAP.save wrote")
-    try:
-        config: dict[str, Any] = json.loads(metadata[_KEY])
-        written, version, digest = int(config["format"]), config["version"], str(config.get(_DIGEST))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise FileFormatError(f"{where} is damaged: its configuration cannot be read ({error})") from error
-    if written > FORMAT:
-        raise FileFormatError(
-            f"{where} was written by fastshapley {version} in format {written}; this is {__version__}, which reads "
-            f"formats up to {FORMAT}: upgrade fastshapley"
-        )
-    if written >= _FIRST_WITH_DIGEST or _DIGEST in config:
-        _check_digest(data, digest, where)
-    return config, tensors
-
-
-def _check_digest(data: bytes, digest: str, where: Any) -> None:
-    if hashlib.sha256(_with_digest(data, digest, _NO_DIGEST)).hexdigest() != digest:
-        raise FileFormatError(
-            f"{where} is damaged: its content is not what FastSHAP.save wrote (the SHA-256 digest differs). "
-            "Copy or save it again"
-        )
+    return configuration(data, where), tensors
 
 
 def _partition(config: dict[str, Any]) -> Partition:

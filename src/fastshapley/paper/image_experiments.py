@@ -49,6 +49,7 @@ CODE = (
     "estimators",
     "explainer",
     "export/file_format",
+    "export/file_header",
     "fit",
     "networks",
     "objective",

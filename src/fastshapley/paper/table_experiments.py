@@ -51,6 +51,7 @@ CODE = (
     "datasets",
     "estimators",
     "export/file_format",
+    "export/file_header",
     "fit",
     "networks",
     "objective",

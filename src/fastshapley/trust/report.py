@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastshapley import metrics
-from fastshapley.estimators import Estimate
+if TYPE_CHECKING:
+    from fastshapley.estimators import Estimate
 
 Array = NDArray[np.float64]
 
@@ -362,6 +362,8 @@ def measure(
     Report
         The distances.
     """
+    from fastshapley import metrics  # It imports scipy, which a report that is only shown does not need.
+
     cosines = metrics.cosine(values, truth.values)
     l2 = metrics.l2(values, truth.values)
     noise = np.square(truth.stderr).sum((1, 2))
