@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import shap
 import torch
@@ -174,7 +176,6 @@ class TestTables:
         [
             (lambda f: f.drop(columns="age"), "lacks the column 'age'"),
             (lambda f: f.rename(columns={"income": "incomes"}), "'income' .renamed to 'incomes'?"),
-            (lambda f: f[f.columns[::-1]], "another order"),
             (lambda f: f.assign(extra=1), r"not fitted on: \['extra'\]"),
             (lambda f: f.assign(age="old"), "column 'age' that are not numbers"),
             (lambda f: f.iloc[0], "Series"),
@@ -183,6 +184,33 @@ class TestTables:
     def test_tables_with_other_columns_raise(self, fitted: FastSHAP, table: Any, change: Any, message: str) -> None:
         with pytest.raises(InputError, match=message):
             fitted(change(table[0][:3]))
+
+    def test_columns_in_another_order_have_the_same_values(self, fitted: FastSHAP, table: Any) -> None:
+        frame = table[0][:5]
+        np.testing.assert_array_equal(fitted.shap_values(frame[frame.columns[::-1]]), fitted.shap_values(frame))
+
+    @pytest.mark.parametrize("library", ["polars", "pyarrow"])
+    def test_tables_of_other_libraries_go_in_as_they_are(self, library: str, tmp_path: Path) -> None:
+        frame = people()[0]
+        given: Any = pl.from_pandas(frame) if library == "polars" else pa.Table.from_pandas(frame)
+        called = []
+
+        def model(X: Any) -> Any:
+            called.append(type(X))
+            assert X.schema == given[:0].schema
+            return people_chances(X.to_pandas())
+
+        fitted = explainer(model, value_function="conditional").fit(given[:200], X_val=given[200:])
+        expected = explainer(people_chances, value_function="conditional").fit(frame[:200], X_val=frame[200:])
+        values = fitted(given[:5])
+        np.testing.assert_array_equal(values.values, expected(frame[:5]).values)
+        np.testing.assert_array_equal(fitted.shap_values(frame[:5]), expected.shap_values(given[:5]))
+        assert str(fitted.check(given[200:])) == str(expected.check(frame[200:]))
+        fitted.save(tmp_path / "file.fastshap")
+        loaded = FastSHAP.load(tmp_path / "file.fastshap", model)
+        np.testing.assert_array_equal(loaded(given[:5]).values, values.values)
+        assert loaded.update(given).report_ is not None
+        assert set(called) == {type(given)}
 
     def test_tensors_are_explained(self) -> None:
         X = torch.from_numpy(numbers()).float()

@@ -90,8 +90,8 @@ class FastSHAP(SklearnInterface):
     ----------
     model : object, optional
         A fitted scikit-learn, XGBoost, LightGBM or CatBoost model, a `torch.nn.Module`, or a function from a batch
-        of rows to an array (n,) or (n, outputs). It is called with rows of the type of ``X``. It may be None if
-        ``value_function`` is a game of your own.
+        of rows to an array (n,) or (n, outputs). It is called with rows of the type of ``X`` in ``fit``. It may be
+        None if ``value_function`` is a game of your own.
     value_function : str or object
         What the model's output is when only some players are known: ``"conditional"``, ``"surrogate"``,
         ``"marginal"``, ``"baseline"``, an instance of a class in `fastshapley.value_functions`, or any object with
@@ -200,7 +200,7 @@ class FastSHAP(SklearnInterface):
         Parameters
         ----------
         X : table or images
-            The rows to learn from.
+            The rows to learn from. A table is a pandas or polars DataFrame, a pyarrow Table, an array or a tensor.
         y : ignored
             scikit-learn passes labels, but the model is fitted already.
         X_val : table or images, optional

@@ -88,10 +88,10 @@ class SklearnInterface(TransformerMixin, BaseEstimator):
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
-        """The names of the columns, if the explainer was fitted to a DataFrame."""
+        """The names of the columns, if the explainer was fitted to a table with names."""
         schema = self._table_schema()
         if schema.container != "frame":
-            raise AttributeError("feature_names_in_: the explainer was not fitted to a DataFrame")
+            raise AttributeError("feature_names_in_: the explainer was not fitted to a table with names")
         return np.array([column.key for column in schema.columns], dtype=object)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from problems import QUICK, explainer
 from sklearn.compose import ColumnTransformer, make_column_selector
@@ -62,6 +63,7 @@ def test_any_separator_is_recognised(separator: str) -> None:
 def test_columns_with_a_dropped_category_are_found() -> None:
     X = pd.get_dummies(table(), columns=["job", "home_town"], drop_first=True)
     assert Groups.from_one_hot(X).groups == {"job": JOBS[1:], "home_town": TOWNS[1:]}
+    assert Groups.from_one_hot(pl.from_pandas(X)) == Groups.from_one_hot(X)
 
 
 def test_columns_of_a_feature_with_gaps_are_found() -> None:

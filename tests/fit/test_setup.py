@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from problems import numbers
@@ -54,6 +55,10 @@ def test_empty_tables_are_refused() -> None:
 def test_rows_passed_as_labels_are_refused() -> None:
     check_labels(numbers(20), np.zeros(20))
     check_labels(numbers(20), None)
+    check_labels(pl.DataFrame(numbers(20)), pl.Series(np.zeros(20)))
+    check_labels(pl.DataFrame(numbers(20)), pl.DataFrame({"y": np.zeros(20)}))
+    with pytest.raises(InputError, match=r"y is a DataFrame of rows like those of X"):
+        check_labels(pl.DataFrame(numbers(20)), pl.DataFrame(numbers(10)))
     with pytest.raises(InputError, match=r"y is a ndarray of rows like those of X.* X_val="):
         check_labels(numbers(20), numbers(10))
 

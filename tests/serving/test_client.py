@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import shap
 from problems import explainer, people_chances
@@ -68,6 +69,9 @@ def test_a_table_with_categories_and_missing_values(server: Server, exported: An
     reversed_columns = Client(server.url, "people").explain(X[X.columns[::-1]])
     np.testing.assert_array_equal(reversed_columns.data, found.data)
     assert_same(reversed_columns, found)
+    other_library = Client(server.url, "people").explain(pl.from_pandas(X))
+    np.testing.assert_array_equal(other_library.data, found.data)
+    assert_same(other_library, found)
     shap.plots.waterfall(found[0, :, 1], show=False)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from torch import nn
@@ -88,6 +89,8 @@ def test_stable_text_depends_on_values_and_not_on_addresses() -> None:
     torch.manual_seed(0)
     network = nn.Linear(2, 2)
     assert stable_text(network) == stable_text(copy.deepcopy(network)) != stable_text(nn.Linear(2, 2))
+    tables = [pl.DataFrame({"a": [*range(99), last]}) for last in (1, 1, 2)]
+    assert stable_text(tables[0]) == stable_text(tables[1]) != stable_text(tables[2])
     assert stable_text(np.zeros(3)) != stable_text(np.ones(3))
     assert stable_text(object()) == "object"  # without its address
 

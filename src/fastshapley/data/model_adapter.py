@@ -23,6 +23,7 @@ from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows
 from fastshapley.data.table_schema import Table
 from fastshapley.errors import InputError, ModelError
+from fastshapley.support.frames import as_pandas
 
 Scale = Literal["probabilities", "probability", "real"]
 TRIAL_ROWS = 256  # rows of a table that a model is tried out on
@@ -132,7 +133,7 @@ class ModelFunction:
             raise
         except Exception as error:  # A user's model may raise anything; the message adds what it was called with.
             raise ModelError(
-                f"model failed on {len(x)} rows, a {type(rows).__name__}: {type(error).__name__}: {error}"
+                f"model failed on {len(x)} rows, a {_type_of(rows)}: {type(error).__name__}: {error}"
                 + self._gap_hint(x)
             ) from error
         columns = tuple(map(str, getattr(y, "columns", ())))
@@ -157,6 +158,12 @@ class ModelFunction:
     def _gap_hint(self, x: Tensor) -> str:
         names = self.schema.missing_categories(x)
         return f" (categories are missing in {names}; a category not seen at fit is missing)" if names else ""
+
+
+def _type_of(rows: Any) -> str:
+    """Return the name of a type, with the name of its library if several libraries have such a type."""
+    library = type(rows).__module__.partition(".")[0]
+    return f"{library} {type(rows).__name__}" if library in ("polars", "pyarrow") else type(rows).__name__
 
 
 def given_outputs(predictions: Any, rows: int, outputs: int, *, logits: bool) -> Tensor:
@@ -264,7 +271,7 @@ def _torch_predictor(model: nn.Module) -> Callable[[Table], Any]:
             rows = torch.from_numpy(rows)
         elif not isinstance(rows, Tensor):
             try:
-                frame = pd.DataFrame(rows)  # pandas converts pd.NA.
+                frame = pd.DataFrame(as_pandas(rows))  # pandas converts pd.NA.
                 rows = torch.as_tensor(frame.to_numpy(dtype=np.float64, copy=True, na_value=np.nan))
             except (TypeError, ValueError):
                 raise ModelError(

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fastshapley.errors import InputError
+from fastshapley.support.frames import as_pandas
 
 _CHANCE = math.log(1e-6)  # largest log-probability with which independent columns may look one-hot
 _FLAGS = {"is", "has", "have", "had", "was", "can", "flag", "any"}  # first words of the names of flags
@@ -62,6 +63,7 @@ def columns_of(X: Any) -> tuple[list[str], NDArray[np.float64]]:
     InputError
         If X is not a DataFrame, or has two columns with the same name.
     """
+    X = as_pandas(X)
     if not isinstance(X, pd.DataFrame):
         raise InputError(
             f"X is a {type(X).__name__}, whose columns have no names: pass a DataFrame, or pass the encoder to "

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fastshapley.data import one_hot
 from fastshapley.errors import InputError
+from fastshapley.support.frames import column_names
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Groups(Players):
         Parameters
         ----------
         X : DataFrame
-            The table with one-hot columns.
+            The table with one-hot columns, of pandas, polars or pyarrow.
 
         Examples
         --------
@@ -152,7 +153,7 @@ class Groups(Players):
         >>> Groups.from_one_hot(pd.get_dummies(X))
         Groups(groups={'job': ['job_chef', 'job_clerk', 'job_nurse']})
         """
-        return cls(one_hot.recognised(*one_hot.columns_of(X), others=[str(key) for key in X.columns]))
+        return cls(one_hot.recognised(*one_hot.columns_of(X), others=[str(key) for key in column_names(X) or ()]))
 
     @classmethod
     def from_transformer(cls, transformer: Any) -> Groups:

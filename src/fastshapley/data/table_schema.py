@@ -8,6 +8,7 @@ such a tensor to rows of the user's own type, which is what the user's model is 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -22,11 +23,13 @@ from fastshapley.data import one_hot
 from fastshapley.data.augmentation import mix_rows
 from fastshapley.data.column import Column, survives
 from fastshapley.data.display import display_data
+from fastshapley.data.frame_type import PANDAS, FrameType
 from fastshapley.data.players import Features, Groups, Partition
 from fastshapley.data.schema import Schema
 from fastshapley.data.stream import Rows
 from fastshapley.errors import InputError
 from fastshapley.explanation import Values, squeeze
+from fastshapley.support.frames import as_pandas
 from fastshapley.support.names import lacking
 from fastshapley.support.shap_import import shap
 
@@ -49,6 +52,8 @@ class TableSchema(Schema):
         The columns.
     dtype : str
         The type of an array or a tensor; empty for a frame.
+    frame : FrameType
+        The type of a frame.
 
     Examples
     --------
@@ -68,19 +73,22 @@ class TableSchema(Schema):
     container: str
     columns: tuple[Column, ...]
     dtype: str = ""
+    frame: FrameType = PANDAS
 
     @classmethod
-    def of(cls, X: Table) -> Self:
-        """Return the schema of a DataFrame, a two-dimensional array or a tensor.
+    def of(cls, X: Any) -> Self:
+        """Return the schema of a table of any library, a two-dimensional array or a tensor.
 
         Raises
         ------
         InputError
             If X is not a table of numbers, booleans, strings and categories.
         """
-        if isinstance(X, pd.DataFrame):
-            _check_frame(X)
-            return cls("frame", tuple(Column.of(key, X[key]) for key in X.columns))
+        frame = as_pandas(X)
+        if isinstance(frame, pd.DataFrame):
+            _check_frame(frame)
+            own, columns = FrameType.of(X, [Column.of(key, frame[key]) for key in frame.columns])
+            return cls("frame", columns, frame=own)
         if isinstance(X, Tensor):
             _check_matrix(X.shape)
             if X.is_complex():
@@ -103,7 +111,8 @@ class TableSchema(Schema):
         merged = tuple(Column.merged(parts) for parts in zip(*(other.columns for other in everyone), strict=True))
         plain = self.container != "frame" and all(column.categories is None for column in merged)
         dtype = str(np.result_type(*(other.dtype for other in everyone))) if plain else self.dtype
-        return replace(self, columns=merged, dtype=dtype)
+        own = FrameType.merged([other.frame for other in everyone], self.names)
+        return replace(self, columns=merged, dtype=dtype, frame=own)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,12 +134,17 @@ class TableSchema(Schema):
         """Whether each column holds categories or booleans."""
         return tuple(column.discrete for column in self.columns)
 
-    def encode(self, X: Table, argument: str = "X") -> Tensor:
-        """Return the table as a float64 tensor (rows, columns); an error names ``argument``."""
+    def encode(self, X: Any, argument: str = "X") -> Tensor:
+        """Return the table as a float64 tensor (rows, columns); an error names ``argument``.
+
+        The columns of a frame are found by their names, in any order, if the schema is that of a frame. It may be
+        a frame of another library.
+        """
         if isinstance(X, Tensor):
             X = X.detach().cpu().numpy() if X.is_complex() else X.detach().cpu().double().numpy()
+        X = as_pandas(X, argument)
         if isinstance(X, pd.DataFrame) and self.container == "frame":
-            self._check_names(X, argument)
+            X = self._in_order(X, argument)
         table = X if isinstance(X, pd.DataFrame) else _as_array(X, argument)
         if table.shape[1] != len(self.columns):
             raise InputError(
@@ -153,7 +167,7 @@ class TableSchema(Schema):
         check_numbers([self.columns[column]], encoded[:, None], "values")
         return float(encoded[0])
 
-    def decode(self, x: Tensor) -> Table:
+    def decode(self, x: Tensor) -> Any:
         """Return rows of the user's own type, which share no memory with the tensor ``x`` (rows, columns).
 
         A column becomes float if it cannot hold its new values, such as integers with a mean or a gap.
@@ -164,16 +178,16 @@ class TableSchema(Schema):
             fits = own.is_floating_point or survives(values, np.dtype(self.dtype))
             return x.detach().to(own if fits else x.dtype, copy=True)
         if self.container == "frame":
-            return _frame(self.columns, values)
+            return self.frame.build(self.columns, values)
         dtype = np.dtype(self.dtype)
         if dtype.kind in "biuf":
             return values.astype(dtype if survives(values, dtype) else values.dtype)
-        array = _frame(self.columns, values).to_numpy(dtype=object)
+        array = PANDAS.build(self.columns, values).to_numpy(dtype=object)
         # An array of strings has no gaps: "nan" would be one more string there, or "n" where strings are cut short.
         return array if dtype.kind == "O" or np.isnan(values).any() else array.astype(dtype)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the schema as plain JSON values."""
+        """Return the schema as plain JSON values; the type of a frame only if it is not one of pandas."""
         for column in self.columns:
             values = (column.key, *(column.categories or ()))
             if not all(value is None or isinstance(value, str | int | float) for value in values):
@@ -181,7 +195,10 @@ class TableSchema(Schema):
                     f"column {column.name!r} has a name or categories that cannot be saved, such as "
                     f"{values[-1]!r}: turn them into strings before fitting"
                 )
-        return asdict(self)
+        state = asdict(self)
+        if self.frame == PANDAS:
+            del state["frame"]
+        return state
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> Self:
@@ -190,7 +207,7 @@ class TableSchema(Schema):
         for column in state["columns"]:
             categories = column["categories"]
             columns.append(Column(**{**column, "categories": None if categories is None else tuple(categories)}))
-        return cls(state["container"], tuple(columns), state["dtype"])
+        return cls(state["container"], tuple(columns), state["dtype"], FrameType.from_dict(state.get("frame")))
 
     def _bind(self, players: Features | Groups | None) -> Partition:
         return (players or Features()).bind(self.names)
@@ -281,24 +298,21 @@ class TableSchema(Schema):
         _refuse_upsampling(upsample)
         return squeeze(values.cpu().numpy())
 
-    def _check_names(self, X: pd.DataFrame, argument: str) -> None:
-        expected, got = [c.key for c in self.columns], list(X.columns)
+    def _in_order(self, X: pd.DataFrame, argument: str) -> pd.DataFrame:
+        """Return the table with its columns in the order of the schema; names are compared as text."""
+        expected, got = list(self.names), list(map(str, X.columns))
         if got == expected:
-            return
+            return X
         _check_unique(X, argument)
-        missing = [key for key in expected if key not in got]
-        unknown = [key for key in got if key not in expected]
-        if missing:
+        unknown = [name for name in got if name not in expected]
+        if missing := [name for name in expected if name not in got]:
             raise InputError(lacking(argument, missing, unknown))
         if unknown:
             raise InputError(
                 f"{argument} has columns that the explainer was not fitted on: {unknown}; "
-                f"pass {argument}[list(explainer.feature_names_in_)]"
+                "select list(explainer.feature_names_in_)"
             )
-        raise InputError(
-            f"{argument} has its columns in another order than at fit; "
-            f"pass {argument}[list(explainer.feature_names_in_)]"
-        )
+        return X.iloc[:, [got.index(name) for name in expected]]
 
 
 def require_table(schema: Schema, what: str) -> TableSchema:
@@ -327,7 +341,7 @@ def _plain_columns(width: int, dtype: str) -> tuple[Column, ...]:
 
 def _as_array(X: Any, argument: str = "X") -> NDArray[Any]:
     if hasattr(X, "toarray") and hasattr(X, "tocsr"):
-        raise InputError(f"{argument} is a sparse matrix: pass {argument}.toarray()")
+        raise InputError(_sparse(X, argument))
     if isinstance(X, pd.Series):
         raise InputError(f"{argument} is a Series: pass a table, such as frame.iloc[[0]] for one row")
     if np.ma.isMaskedArray(X):
@@ -344,6 +358,16 @@ def _as_array(X: Any, argument: str = "X") -> NDArray[Any]:
     if array.dtype.kind not in "biufOUS":
         raise InputError(f"{argument} has dtype {array.dtype}: pass numbers, booleans or strings")
     return array
+
+
+def _sparse(X: Any, argument: str) -> str:
+    """Return the message that a sparse matrix is refused, with the memory that a dense one needs."""
+    size = 8 * math.prod(X.shape)  # bytes, as float64
+    return (
+        f"{argument} is a sparse matrix of shape {tuple(X.shape)}. An explainer needs all entries: as float64 "
+        f"they take {size / 1e9:.3g} GB. If that fits into memory, pass {argument}.toarray(); otherwise pass fewer "
+        "rows or columns"
+    )
 
 
 def _check_matrix(shape: Sequence[int], argument: str = "X") -> None:
@@ -396,12 +420,6 @@ def check_numbers(columns: Sequence[Column], encoded: NDArray[np.float64], argum
             raise InputError(f"infinite values {where}: replace them by NaN or a finite number")
         if columns[j].integral:
             raise InputError(f"integers from 2**53 {where}: if they are identifiers, drop the column")
-
-
-def _frame(columns: Sequence[Column], values: NDArray[np.float64]) -> pd.DataFrame:
-    if all(column.dtype == "float64" for column in columns):
-        return pd.DataFrame(values, columns=[column.key for column in columns], copy=True)
-    return pd.DataFrame({column.key: column.decode(values[:, j]) for j, column in enumerate(columns)})
 
 
 def _centre(values: Tensor, discrete: bool) -> Tensor:

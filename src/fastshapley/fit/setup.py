@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from fastshapley.fit.budget import Budget, check_budget
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.held_out import different_rows, hold_out, rows_in
 from fastshapley.fit.settings import Settings
+from fastshapley.support.frames import column_names
 from fastshapley.training import recipes
 from fastshapley.training.checkpoint import Checkpoint, fingerprint, same_outputs, stable_text
 from fastshapley.training.process_group import ProcessGroup
@@ -230,8 +230,9 @@ def check_labels(X: Any, y: Any) -> None:
     """
     if y is None or isinstance(y, Sequence):
         return
-    if isinstance(X, pd.DataFrame) and isinstance(y, pd.DataFrame):
-        more_rows = set(X.columns) == set(y.columns)
+    names, more_names = column_names(X), column_names(y)
+    if names is not None and more_names is not None:
+        more_rows = set(names) == set(more_names)
     else:
         given, own = _shape(y), _shape(X)
         length = own[0] if own else len(X) if isinstance(X, Sequence) else None
@@ -245,7 +246,7 @@ def check_labels(X: Any, y: Any) -> None:
 
 def _shape(rows: Any) -> tuple[int, ...] | None:
     """Return the shape of an array or of what can be one; None for a Dataset."""
-    if hasattr(rows, "__array__"):
+    if hasattr(rows, "__array__") and not hasattr(rows, "shape"):
         rows = np.asarray(rows)
     return tuple(rows.shape) if hasattr(rows, "shape") else None
 

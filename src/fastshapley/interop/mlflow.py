@@ -21,6 +21,7 @@ from fastshapley.errors import FileFormatError, InputError, ModelError
 from fastshapley.explainer import FastSHAP
 from fastshapley.interop.encoded_rows import encode_rows
 from fastshapley.networks.backbone import Backbone
+from fastshapley.support.frames import as_pandas
 from fastshapley.support.optional import require
 from fastshapley.value_functions.sums import graph_sums_to
 from fastshapley.version import __version__
@@ -201,6 +202,7 @@ def _arguments(explainer: FastSHAP, file: Path, example: Any, options: dict[str,
     explainer.save(file)
     if example is None:
         example = _example(explainer)
+    example = as_pandas(example, "input_example")
     if isinstance(example, pd.DataFrame):
         example = example.rename(columns=str)  # the signature has text labels
     _warn_if_not_servable(file, example)

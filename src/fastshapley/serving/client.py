@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fastshapley.errors import InputError, ServerError
+from fastshapley.support.frames import as_pandas
 from fastshapley.support.shap_import import shap
 
 _MAX_ROWS = 1000  # rows of one request
@@ -72,8 +73,8 @@ class Client:
         Parameters
         ----------
         X : DataFrame or array-like
-            A table with the columns of the fit, an array of shape (n, columns), or images of shape
-            (n, channels, height, width).
+            A pandas or polars DataFrame or a pyarrow Table with the columns of the fit, an array of shape
+            (n, columns), or images of shape (n, channels, height, width).
         outputs : array-like of shape (n, outputs), optional
             The model's outputs on the scale of the values. Explainers of a marginal or baseline game need them.
             For a conditional game they are optional: rows without them, or with NaN, sum to the surrogate's output.
@@ -92,6 +93,7 @@ class Client:
         ServerError
             If the server does not answer as it should.
         """
+        X = as_pandas(X)
         answers = self._answers("explain", X, outputs)
         about = self._ask(f"/v2/models/{urllib.parse.quote(self.model)}")["parameters"]
         return _explanation(X, answers, about["columns"], about["categories"])
@@ -111,7 +113,7 @@ class Client:
         predictions : ndarray of shape (n,) or (n, outputs)
             The predictions.
         """
-        answers = self._answers("predict", X, outputs)
+        answers = self._answers("predict", as_pandas(X), outputs)
         return np.asarray([row for answer in answers for row in answer["predictions"]], dtype=np.float64)
 
     def _answers(self, action: str, X: Any, outputs: Any) -> list[dict[str, Any]]:

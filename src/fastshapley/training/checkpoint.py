@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fastshapley.errors import TrainingError
 from fastshapley.support.atomic_files import create_text, write_atomically
+from fastshapley.support.frames import as_pandas
 
 _START = b"fastshapley state\n"  # of a file with a state; its digest and the state as torch writes it follow
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -36,6 +37,7 @@ def fingerprint(*parts: Any) -> str:
 
 def stable_text(value: Any) -> str:
     """Return a setting as text that is the same in every process, and different for different settings."""
+    value = as_pandas(value, "a setting")
     if isinstance(value, nn.Module):
         return str(value) + fingerprint(*value.state_dict().values())
     if isinstance(value, BaseEstimator):
