@@ -129,9 +129,11 @@ class ServingApp(Starlette):
         gc.collect()
         gc.freeze()  # What exists now stays until the end: garbage collection need not search it.
         watching = asyncio.create_task(models.watch(counters.count_reload))
-        time_limit = asyncio.create_task(self._request_middleware.cancel_overdue())
+        tasks = [asyncio.create_task(self._request_middleware.cancel_overdue())]
+        tasks += [asyncio.create_task(predictor.watch()) for predictor in models.predictors]
         yield
-        time_limit.cancel()
+        for task in tasks:
+            task.cancel()
         await models.close()
         await watching
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fastshapley.errors import InputError
 from fastshapley.serving.model_loader import ModelLoader, ServedModel
+from fastshapley.serving.predictor import Predictor
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class ModelStore(Mapping[str, ServedModel]):
         self._files = dict(files)
         self._loader = loader or ModelLoader()
         self._poll_seconds = poll_seconds
-        self._versions = {name: _file_version(file) for name, file in self._files.items()}
+        self._versions = {name: self._file_versions(name) for name in self._files}
         self._models = {name: self._loader.load(name, file) for name, file in self._files.items()}
         self._closed = asyncio.Event()
 
@@ -68,15 +69,7 @@ class ModelStore(Mapping[str, ServedModel]):
         InputError
             If two models have the same name.
         """
-        files: dict[str, Path] = {}
-        for argument in arguments:
-            name, equals, path = ("", "", "") if Path(argument).exists() else argument.partition("=")
-            file = Path(path if equals else argument)
-            name = name if equals else file.stem
-            if name in files:
-                raise InputError(f"two models have the name {name!r}: pass NAME=FILE to rename one")
-            files[name] = file
-        return cls(files)
+        return cls(named_files(arguments))
 
     def __getitem__(self, name: str) -> ServedModel:
         """Return a model by its name."""
@@ -89,6 +82,12 @@ class ModelStore(Mapping[str, ServedModel]):
     def __len__(self) -> int:
         """Return the number of models."""
         return len(self._models)
+
+    @property
+    def predictors(self) -> set[Predictor]:
+        """The predictors that the models ask."""
+        found = {model.source.predictor for model in self._models.values()}
+        return {predictor for predictor in found if predictor is not None}
 
     async def watch(self, on_reload: OnReload) -> None:
         """Reload files that change, until `close` is called.
@@ -104,8 +103,8 @@ class ModelStore(Mapping[str, ServedModel]):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), self._poll_seconds)
             for name, file in self._files.items():
-                version = _file_version(file)
-                if self._closed.is_set() or version is None or version == self._versions[name]:
+                version = self._file_versions(name)
+                if self._closed.is_set() or None in version or version == self._versions[name]:
                     continue
                 self._versions[name] = version
                 on_reload(name, await self._reload(name, file))
@@ -121,9 +120,14 @@ class ModelStore(Mapping[str, ServedModel]):
         self._loader.stop_runs(seconds)
 
     async def close(self) -> None:
-        """Stop watching, and stop exports, trials and graphs that are running."""
+        """Stop watching, and stop exports, trials, graphs and calls of predictors that are running."""
         self._closed.set()
         self._loader.close()
+        for predictor in self.predictors:
+            await predictor.close()
+
+    def _file_versions(self, name: str) -> list[tuple[int, int, int] | None]:
+        return [_file_version(file) for file in self._loader.files(name, self._files[name])]
 
     async def _reload(self, name: str, file: Path) -> bool:
         """Replace one model, and return whether its file could be read."""
@@ -137,6 +141,35 @@ class ModelStore(Mapping[str, ServedModel]):
         self._models[name] = model
         logger.info("reloaded %s", name)
         return True
+
+
+def named_files(arguments: Iterable[str]) -> dict[str, Path]:
+    """Return the files that the command line names.
+
+    Parameters
+    ----------
+    arguments : iterable of str
+        ``NAME=FILE``, or ``FILE``, whose stem is then the name.
+
+    Returns
+    -------
+    files : dict of str to Path
+        The files by name.
+
+    Raises
+    ------
+    InputError
+        If two models have the same name.
+    """
+    files: dict[str, Path] = {}
+    for argument in arguments:
+        name, equals, path = ("", "", "") if Path(argument).exists() else argument.partition("=")
+        file = Path(path if equals else argument)
+        name = name if equals else file.stem
+        if name in files:
+            raise InputError(f"two models have the name {name!r}: pass NAME=FILE to rename one")
+        files[name] = file
+    return files
 
 
 def _file_version(file: Path) -> tuple[int, int, int] | None:
