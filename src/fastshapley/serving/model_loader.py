@@ -5,6 +5,7 @@ Another process also tries each graph first: see `graph_trial`.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from fastshapley.errors import FileFormatError, InputError
 from fastshapley.export.graph import Array, Graph
 from fastshapley.serving.batching import Batcher, Results
+from fastshapley.serving.graph_cache import GraphCache
 from fastshapley.serving.graph_trial import QUICK, TRIAL_COMMAND
 from fastshapley.serving.predictor import Predictor
 from fastshapley.serving.user_model import UserModel
@@ -147,7 +149,10 @@ class ModelLoader:
         source = self._sources.get(name, OutputsSource())
         if source.model is not None and not source.model.is_file():
             raise FileNotFoundError(f"--model is {str(source.model)!r}, which does not exist or is not a file")
-        data = file.read_bytes() if file.suffix == ".onnx" else self._export(file)
+        data = file.read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        if file.suffix != ".onnx":
+            data = self._exported(file, digest)
         model_data = b"" if source.model is None else source.model.read_bytes()
         quick = self._is_quick(data, file, model_data)
         graph = Graph(data)
@@ -204,6 +209,16 @@ class ModelLoader:
         for process in list(self._processes):
             process.kill()
         self.stop_runs(0.0)
+
+    def _exported(self, file: Path, digest: str) -> bytes:
+        """Return the graph of a saved explainer, from the cache beside its file if there is one."""
+        cache = GraphCache(file, digest)
+        data = cache.read()
+        if data is None:
+            data = self._export(file)
+            if hashlib.sha256(file.read_bytes()).hexdigest() == digest:  # It was not replaced meanwhile.
+                cache.write(data)
+        return data
 
     def _export(self, file: Path) -> bytes:
         """Export a saved explainer in another process, because this one must not import torch."""
