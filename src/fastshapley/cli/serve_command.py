@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
         help="origin whose pages may use the server, such as https://example.org (can be repeated)",
     )
 
-    limits = parser.add_argument_group("limits and log")
+    limits = parser.add_argument_group("limits, changes and log")
     limits.add_argument(
         "--max-body", type=whole, metavar="BYTES", help="maximum size of a request body (default: 8,000,000)"
     )
@@ -78,6 +78,11 @@ def add(commands: Any) -> None:
     )
     limits.add_argument(
         "--timeout", type=_seconds, metavar="SECONDS", help="maximum time per request (default: 30)"
+    )
+    limits.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="let a changed file have other columns, players or outputs, or another link",
     )
     limits.add_argument("--log-requests", action="store_true", help="log every request, not only failed ones")
 
@@ -159,7 +164,8 @@ def _run(options: argparse.Namespace) -> None:
                 f"--model_name names one explainer, but there are {len(files)}: pass NAME=FILE instead"
             )
         files = {options.model_name: next(iter(files.values()))}
-    models = ModelStore(files, loader=ModelLoader(sources=_sources(options, list(files), limits.seconds)))
+    loader = ModelLoader(sources=_sources(options, list(files), limits.seconds))
+    models = ModelStore(files, loader=loader, allow_changes=options.allow_changes)
     token = _token(options.token_file)
     rows = example_rows_by_model(options.rows, {name: model.graph for name, model in models.items()})
     hosts = None

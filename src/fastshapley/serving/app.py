@@ -107,7 +107,7 @@ class ServingApp(Starlette):
             self._direct = {
                 entry.path.format(name=name): (name, entry.endpoint)
                 for entry in table
-                if entry.method == "POST"
+                if entry.method == "POST" and "{version}" not in entry.path
                 for name in server_state.models
             }
 

@@ -24,6 +24,7 @@ from fastshapley.serving.openapi_schemas import (
     operation,
     sums_to_schema,
     tuple_schema,
+    with_not_found,
 )
 from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.server_state import ServerState
@@ -40,6 +41,7 @@ from fastshapley.serving.serving_protocol import (
 )
 from fastshapley.version import __version__
 
+_VERSION_PATH = "/v2/models/{name}/versions/{version}"
 _MAX_AXES = 8  # axes of a tensor
 _INTEGER_RANGES = {
     **{f"INT{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
@@ -128,7 +130,7 @@ def requested_outputs(body: Any, graph: Graph) -> list[str]:
 
 
 def write_outputs(
-    results: Results, outputs: Sequence[str], name: str, request_id: Any, sums_to: str
+    results: Results, outputs: Sequence[str], model: ServedModel, request_id: Any, sums_to: str
 ) -> dict[str, Any]:
     """Return the output tensors that a request asks for.
 
@@ -138,8 +140,8 @@ def write_outputs(
         The graph's results.
     outputs : sequence of str
         Names of the outputs.
-    name : str
-        Name of the model.
+    model : ServedModel
+        The model.
     request_id : object
         The request's ``id``, which the answer repeats if it is a string.
     sums_to : str
@@ -148,7 +150,7 @@ def write_outputs(
     Returns
     -------
     answer : dict
-        ``model_name``, ``outputs``, ``parameters`` with ``sums_to``, and ``id``.
+        ``model_name``, ``model_version``, ``outputs``, ``parameters`` with ``sums_to``, and ``id``.
     """
     tensors = [
         {
@@ -159,7 +161,12 @@ def write_outputs(
         }
         for output in outputs
     ]
-    answer = {"model_name": name, "parameters": {"sums_to": sums_to}, "outputs": tensors}
+    answer = {
+        "model_name": model.name,
+        "model_version": model.version,
+        "parameters": {"sums_to": sums_to},
+        "outputs": tensors,
+    }
     if isinstance(request_id, str):
         answer["id"] = request_id
     return answer
@@ -307,14 +314,19 @@ def _read_infer(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
 
     return RowsRequest(
         arrays,
-        lambda results, sums_to: write_outputs(results, outputs, model.name, body.get("id"), sums_to),
+        lambda results, sums_to: write_outputs(results, outputs, model, body.get("id"), sums_to),
         rows,
     )
 
 
 def _show_model(model: ServedModel) -> Response:
     metadata = model_metadata(model.name, model.graph, finds=model.finds_outputs)
-    metadata["parameters"]["outputs_from"] = model.outputs_from
+    metadata["versions"] = [model.version]
+    metadata["parameters"] |= {
+        "outputs_from": model.outputs_from,
+        "digest": f"sha256:{model.digest}",
+        "fastshapley_version": model.graph.about["version"],
+    }
     return JsonResponse(metadata)
 
 
@@ -358,13 +370,18 @@ def _describe_model(name: str, graph: Graph, max_rows: int, finds: bool = False)
     if len(needed) < len(tensors):
         request = {"anyOf": [_request_schema(graph, needed, nullable=optional), request]}
     parameters = object_schema(sums_to=sums_to_schema(graph, finds=finds))
-    answer = object_schema(model_name={"type": "string"}, parameters=parameters, outputs={"type": "array"})
+    text = {"type": "string"}
+    answer = object_schema(model_name=text, model_version=text, parameters=parameters, outputs={"type": "array"})
     infer = operation("Return Shapley values as tensors", answer, request, {"inputs": needed})
-    return {
-        f"/v2/models/{name}": {"get": operation("Return a model's input and output tensors", {"type": "object"})},
-        f"/v2/models/{name}/ready": {"get": operation("Check whether a model is ready", {"type": "object"})},
-        f"/v2/models/{name}/infer": {"post": infer},
-    }
+    shown = operation("Return a model's input and output tensors", {"type": "object"})
+    ready = operation("Check whether a model is ready", {"type": "object"})
+    parameter = {"name": "version", "in": "path", "required": True, "schema": {"type": "string"}}
+    path, version_path = f"/v2/models/{name}", _VERSION_PATH.replace("{name}", name)
+    paths: dict[str, Any] = {}
+    for ending, method, what in (("", "get", shown), ("/ready", "get", ready), ("/infer", "post", infer)):
+        paths[path + ending] = {method: what}
+        paths[version_path + ending] = {method: with_not_found(what), "parameters": [parameter]}
+    return paths
 
 
 def _example_tensors(graph: Graph) -> list[list[float | None]]:
@@ -389,10 +406,15 @@ def _code_schema(categories: list[Any] | None) -> dict[str, Any]:
 
 
 KSERVE_V2 = Protocol(
-    rows_routes=(RowsRoute("infer", "/v2/models/{name}/infer", _read_infer),),
+    rows_routes=(
+        RowsRoute("infer", "/v2/models/{name}/infer", _read_infer),
+        RowsRoute("infer", f"{_VERSION_PATH}/infer", _read_infer),
+    ),
     model_routes=(
         ModelRoute("metadata", "/v2/models/{name}", _show_model),
         ModelRoute("ready", "/v2/models/{name}/ready", _model_ready),
+        ModelRoute("metadata", _VERSION_PATH, _show_model),
+        ModelRoute("ready", f"{_VERSION_PATH}/ready", _model_ready),
     ),
     server_routes=(
         ServerRoute("server", "/v2", _show_server, public=True),

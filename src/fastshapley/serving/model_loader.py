@@ -29,6 +29,7 @@ from fastshapley.serving.user_model import UserModel
 
 # With -P, Python imports nothing from the current folder.
 EXPORT_COMMAND = (sys.executable, "-P", "-m", "fastshapley", "export")
+_VERSION_DIGITS = 16  # of the digest
 _TOLERANCE = 1e-6  # largest gap between the sum of the values and the prediction, relative to the prediction
 
 
@@ -64,6 +65,8 @@ class ServedModel:
         Runs the graph for requests.
     source : OutputsSource, default=OutputsSource()
         Where the server finds the model's outputs.
+    digest : str, default=""
+        SHA-256 digest of the explainer's file.
     """
 
     name: str
@@ -71,6 +74,12 @@ class ServedModel:
     data: bytes
     run: Batcher
     source: OutputsSource = OutputsSource()
+    digest: str = ""
+
+    @property
+    def version(self) -> str:
+        """The beginning of the digest, which names this version of the explainer."""
+        return self.digest[:_VERSION_DIGITS]
 
     @property
     def finds_outputs(self) -> bool:
@@ -164,16 +173,15 @@ class ModelLoader:
             )
         self._graphs.add(graph)
         if source.model is None:
-            return ServedModel(
-                name, graph, data, Batcher(lambda *arrays: run_graph(graph, *arrays), quick=quick), source
-            )
+            run = Batcher(lambda *arrays: run_graph(graph, *arrays), quick=quick)
+            return ServedModel(name, graph, data, run, source, digest)
         user_model = UserModel(model_data, graph)
         self._graphs.add(user_model)
 
         def compute(rows: Array, outputs: Array) -> Results:
             return run_graph(graph, rows, with_outputs(rows, outputs, user_model))
 
-        return ServedModel(name, graph, data, Batcher(compute, quick=quick), source)
+        return ServedModel(name, graph, data, Batcher(compute, quick=quick), source, digest)
 
     def files(self, name: str, file: Path) -> tuple[Path, ...]:
         """Return the files that a model is loaded from.

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fastshapley.errors import InputError
 from fastshapley.serving.model_loader import ModelLoader, ServedModel
@@ -16,7 +17,9 @@ from fastshapley.serving.predictor import Predictor
 
 logger = logging.getLogger(__name__)
 
-OnReload = Callable[[str, bool], None]
+_LONGEST_SETTING = 200  # characters of a setting that the log shows
+
+OnReload = Callable[[str, str], None]
 
 
 class ModelStore(Mapping[str, ServedModel]):
@@ -30,6 +33,8 @@ class ModelStore(Mapping[str, ServedModel]):
         Loads the files.
     poll_seconds : float, default=1.0
         Time between two checks for changed files, in seconds.
+    allow_changes : bool, default=False
+        Whether a file may be replaced by an explainer with other columns, players, outputs or another link.
 
     Raises
     ------
@@ -38,14 +43,19 @@ class ModelStore(Mapping[str, ServedModel]):
     """
 
     def __init__(
-        self, files: Mapping[str, Path], *, loader: ModelLoader | None = None, poll_seconds: float = 1.0
+        self,
+        files: Mapping[str, Path],
+        *,
+        loader: ModelLoader | None = None,
+        poll_seconds: float = 1.0,
+        allow_changes: bool = False,
     ) -> None:
         for name in files:
             if not re.fullmatch(r"[\w.-]+", name):
                 raise InputError(f"{name!r} is not a name for a model: use letters, digits, '.', '_' and '-'")
         self._files = dict(files)
         self._loader = loader or ModelLoader()
-        self._poll_seconds = poll_seconds
+        self._poll_seconds, self._allow_changes = poll_seconds, allow_changes
         self._versions = {name: self._file_versions(name) for name in self._files}
         self._models = {name: self._loader.load(name, file) for name, file in self._files.items()}
         self._closed = asyncio.Event()
@@ -92,12 +102,13 @@ class ModelStore(Mapping[str, ServedModel]):
     async def watch(self, on_reload: OnReload) -> None:
         """Reload files that change, until `close` is called.
 
-        The old model answers until the new one is loaded. If a file cannot be read, the old model stays.
+        The old model answers until the new one is loaded. If a file cannot be read, or its model takes or returns
+        something else and that is not allowed, the old model stays.
 
         Parameters
         ----------
         on_reload : callable
-            Called with the model's name and whether its file could be read.
+            Called with the model's name and the result: ``"read"``, ``"failed"`` or ``"refused"``.
         """
         while not self._closed.is_set():
             with suppress(TimeoutError):
@@ -129,18 +140,28 @@ class ModelStore(Mapping[str, ServedModel]):
     def _file_versions(self, name: str) -> list[tuple[int, int, int] | None]:
         return [_file_version(file) for file in self._loader.files(name, self._files[name])]
 
-    async def _reload(self, name: str, file: Path) -> bool:
-        """Replace one model, and return whether its file could be read."""
+    async def _reload(self, name: str, file: Path) -> str:
+        """Replace one model, and return the result for `watch`."""
         try:
             model = await asyncio.to_thread(self._loader.load, name, file)
         except Exception as error:  # Whatever the error is, the old model must stay.
             logger.error("the file of %s has changed but cannot be read, the old model stays: %s", name, error)
-            return False
-        if model.graph.columns != self._models[name].graph.columns:
-            logger.warning("the columns of %s have changed to %s", name, model.graph.columns)
+            return "failed"
+        changes = model_changes(self._models[name], model)
+        if changes and not self._allow_changes:
+            logger.error(
+                "the file of %s has changed, but the new explainer is refused and version %s stays: %s. "
+                "To serve it, start the server again, or with --allow-changes",
+                name,
+                self._models[name].version,
+                "; ".join(changes),
+            )
+            return "refused"
+        if changes:
+            logger.warning("%s has changed: %s", name, "; ".join(changes))
         self._models[name] = model
-        logger.info("reloaded %s", name)
-        return True
+        logger.info("reloaded %s, which is now version %s", name, model.version)
+        return "read"
 
 
 def named_files(arguments: Iterable[str]) -> dict[str, Path]:
@@ -170,6 +191,51 @@ def named_files(arguments: Iterable[str]) -> dict[str, Path]:
             raise InputError(f"two models have the name {name!r}: pass NAME=FILE to rename one")
         files[name] = file
     return files
+
+
+def model_changes(old: ServedModel, new: ServedModel) -> list[str]:
+    """Return what a client would notice if a model replaced another one, apart from other values.
+
+    Parameters
+    ----------
+    old, new : ServedModel
+        The models.
+
+    Returns
+    -------
+    changes : list of str
+        What has changed, with the old and the new setting.
+    """
+    changes = []
+    for what, describe in _CONTRACT.items():
+        before, after = describe(old), describe(new)
+        if before != after:
+            changes.append(f"{what}: {_shortened(before)} before, {_shortened(after)} now")
+    return changes
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SETTING else f"{text[:_LONGEST_SETTING]}..."
+
+
+def _kinds(model: ServedModel) -> list[str]:
+    return ["number" if model.graph.categories(name) is None else "category" for name in model.graph.columns]
+
+
+# What requests and answers depend on. New categories are not in it: a retrained model may know more of them.
+_CONTRACT: dict[str, Callable[[ServedModel], Any]] = {
+    "columns": lambda model: model.graph.columns,
+    "kinds of columns": _kinds,
+    "shape of images": lambda model: model.graph.image_shape,
+    "players": lambda model: model.graph.players,
+    "outputs": lambda model: model.graph.output_names,
+    "link": lambda model: model.graph.link,
+    "scale of the outputs": lambda model: model.graph.scale,
+    "outputs of the model in each request": lambda model: (
+        "needed" if model.graph.needs_outputs and not model.finds_outputs else "not needed"
+    ),
+}
 
 
 def _file_version(file: Path) -> tuple[int, int, int] | None:

@@ -18,7 +18,7 @@ from fastshapley.serving.model_outputs import OutputsError, model_outputs
 from fastshapley.serving.request import ServerRequest
 from fastshapley.serving.responses import JsonResponse, RequestError
 from fastshapley.serving.server_state import ServerState
-from fastshapley.serving.serving_protocol import RowsRequest, RowsRoute, sums_of
+from fastshapley.serving.serving_protocol import RowsRequest, RowsRoute, sums_of, version_headers
 
 _SMALL_BODY = 64 * 1024  # bytes of a body that is parsed on the event loop
 _LARGE_BODIES = 2  # number of larger bodies that are worked on at the same time
@@ -84,9 +84,10 @@ class RowsHandler:
             )
         rows = len(request.arrays[0])
         self._state.counters.count_rows(model.name, rows)
+        headers = version_headers(model)
         if rows <= MAX_BATCH_ROWS:
-            return JsonResponse(request.write(results, sums_to))
-        return await asyncio.to_thread(lambda: JsonResponse(request.write(results, sums_to)))
+            return JsonResponse(request.write(results, sums_to), headers=headers)
+        return await asyncio.to_thread(lambda: JsonResponse(request.write(results, sums_to), headers=headers))
 
 
 async def _known_outputs(model: ServedModel, request: RowsRequest) -> tuple[Array, ...]:
@@ -124,12 +125,16 @@ def find_model(state: ServerState, request: ServerRequest) -> ServedModel:
     Raises
     ------
     RequestError
-        If there is no such model.
+        If there is no such model, or the address names another version than the one that is served.
     """
     try:
-        return state.models[request.model_name]
+        model = state.models[request.model_name]
     except KeyError:
         raise RequestError(404, f"there is no such model: choose one of {sorted(state.models)}") from None
+    version = request.http.path_params.get("version")
+    if version is not None and version != model.version:
+        raise RequestError(404, f"this version of {model.name} is not served: its version is {model.version}")
+    return model
 
 
 def _parse(body: bytearray) -> Any:

@@ -219,10 +219,27 @@ def readiness(model: ServedModel) -> Response:
         Status 200 with ``name`` and ``ready``, or 503 with a ``reason``. ``needs`` lists what each request must
         have next to its rows.
     """
+    headers = version_headers(model)
     if model.not_ready is None:
         needs = {"needs": ["outputs"]} if model.graph.needs_outputs and not model.finds_outputs else {}
-        return JsonResponse({"name": model.name, "ready": True, **needs})
-    return JsonResponse({"name": model.name, "ready": False, "reason": model.not_ready}, 503)
+        return JsonResponse({"name": model.name, "ready": True, **needs}, headers=headers)
+    return JsonResponse({"name": model.name, "ready": False, "reason": model.not_ready}, 503, headers=headers)
+
+
+def version_headers(model: ServedModel) -> list[tuple[bytes, bytes]]:
+    """Return the headers that tell which explainer has answered.
+
+    Parameters
+    ----------
+    model : ServedModel
+        The model.
+
+    Returns
+    -------
+    headers : list of tuple of bytes
+        ``x-model-version``, and ``x-model-digest`` with the SHA-256 digest of the explainer's file.
+    """
+    return [(b"x-model-version", model.version.encode()), (b"x-model-digest", b"sha256:" + model.digest.encode())]
 
 
 def sums_of(arrays: tuple[Array, ...], graph: Graph) -> str:
