@@ -564,7 +564,7 @@ class FastSHAP(SklearnInterface):
         checked against torch before it is written.
         """
         self._check_fitted()
-        onnx.export(self.fitted_, path)
+        onnx.export(self.fitted_, path, logits=self.logits)
 
     @classmethod
     def load(

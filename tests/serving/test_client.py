@@ -120,7 +120,7 @@ def test_outputs_of_the_model_are_sent_if_the_explainer_needs_them(server: Serve
     found = client.explain(X, outputs)
     np.testing.assert_allclose(client.predict(X, outputs), outputs)
     np.testing.assert_allclose(found.values.sum(1) + found.base_values, outputs, atol=1e-5)
-    with pytest.raises(InputError, match="answered 400: this model also needs its own outputs"):
+    with pytest.raises(InputError, match="answered 400: this is an explainer of the model itself, and needs"):
         client.explain(X)
 
 

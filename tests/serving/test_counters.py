@@ -40,9 +40,9 @@ def test_rows_and_reloads_are_counted() -> None:
     counters = Counters()
     counters.count_rows("people", 5)
     counters.count_rows("people", 2)
-    counters.count_reload("people", True)
-    counters.count_reload("people", False)
-    counters.count_reload("people", False)
+    counters.count_reload("people", "read")
+    counters.count_reload("people", "failed")
+    counters.count_reload("people", "failed")
     found = lines(counters)
     assert found['fastshapley_rows_total{model="people"}'] == 7
     assert found['fastshapley_reloads_total{model="people",result="read"}'] == 1

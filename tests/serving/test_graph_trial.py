@@ -117,13 +117,13 @@ def test_a_graph_that_never_ends_does_not_stop_the_reload_of_others(exported: An
         shutil.copy(exported.graph, file)
     loader = ModelLoader(trial_timeout=10.0)
     models = ModelStore({"endless": endless, "other": other}, loader=loader, poll_seconds=0.05)
-    reloads: list[tuple[str, bool]] = []
+    reloads: list[tuple[str, str]] = []
 
     async def main() -> None:
         first = models["endless"]
         endless.write_bytes(with_loop(exported.graph, 0))
         other.touch()
-        watching = asyncio.create_task(models.watch(lambda name, succeeded: reloads.append((name, succeeded))))
+        watching = asyncio.create_task(models.watch(lambda name, result: reloads.append((name, result))))
         for _ in range(600):
             if len(reloads) == 2:
                 break
@@ -133,7 +133,7 @@ def test_a_graph_that_never_ends_does_not_stop_the_reload_of_others(exported: An
         await watching
 
     asyncio.run(main())
-    assert reloads == [("endless", False), ("other", True)]
+    assert reloads == [("endless", "failed"), ("other", "read")]
 
 
 def test_a_shutdown_does_not_wait_for_a_trial(exported: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("starlette", reason="needs the serve extra")
 from fastshapley.errors import InputError
 from fastshapley.export.graph import Graph
 from fastshapley.serving.kserve_v2 import KSERVE_V2, model_metadata, read_rows, requested_outputs, write_outputs
+from fastshapley.serving.model_loader import ModelLoader
 from fastshapley.serving.serving_protocol import TooManyRowsError
 
 ROW = {"age": 40, "income": 31.5, "job": "chef", "city": "Bern", "member": True}
@@ -120,13 +121,14 @@ def test_too_many_rows_are_refused_before_they_are_read(graph: Graph) -> None:
         read_rows({"inputs": [tensor(shape=[101, 5], data=["not a number"] * 505)]}, graph, 100)
 
 
-def test_an_answer_has_the_outputs_that_were_requested(graph: Graph) -> None:
+def test_an_answer_has_the_outputs_that_were_requested(exported: Any, graph: Graph) -> None:
+    people = ModelLoader().load("people", exported.graph)
     results = graph(graph.example()[0])
     outputs = requested_outputs({"outputs": [{"name": "predictions"}]}, graph)
-    answer = write_outputs(results, outputs, "people", "a", "surrogate")
+    answer = write_outputs(results, outputs, people, "a", "surrogate")
     assert answer["parameters"] == {"sums_to": "surrogate"}
     (output,) = answer["outputs"]
-    assert (answer["model_name"], answer["id"]) == ("people", "a")
+    assert (answer["model_name"], answer["model_version"], answer["id"]) == ("people", people.version, "a")
     assert (output["name"], output["shape"], output["datatype"]) == ("predictions", [1, 2], "FP64")
     np.testing.assert_array_equal(output["data"], results["predictions"][0])
 
@@ -168,17 +170,17 @@ def test_outputs_of_the_model_are_read_if_the_graph_needs_them(baseline_graph: P
     flat = {"name": "outputs", "shape": [2, 2], "datatype": "FP64", "data": outputs.ravel().tolist()}
     rows = {"name": "rows", "shape": [2, 5], "datatype": "FP64", "data": [1, 2, 0, 0, 1] * 2}
     np.testing.assert_allclose(read_rows({"inputs": [rows, flat]}, graph, 100)[1], outputs)
-    with pytest.raises(InputError, match="this model also needs its own outputs"):
+    with pytest.raises(InputError, match=r"needs the model.s outputs: pass outputs of shape"):
         read_rows({"inputs": [rows]}, graph, 100)
 
 
 def test_every_address_is_described(graph: Graph) -> None:
-    described = {*KSERVE_V2.describe_server(), *KSERVE_V2.describe_model("people", graph, 100)}
-    assert described == {path.format(name="people") for path in KSERVE_V2.paths}
+    described = {*KSERVE_V2.describe_server(), *KSERVE_V2.describe_model("people", graph, 100, False)}
+    assert described == {path.format(name="people", version="{version}") for path in KSERVE_V2.paths}
 
 
 def test_the_example_of_the_description_can_be_read(graph: Graph) -> None:
-    infer = KSERVE_V2.describe_model("people", graph, 100)["/v2/models/people/infer"]["post"]
+    infer = KSERVE_V2.describe_model("people", graph, 100, False)["/v2/models/people/infer"]["post"]
     example = infer["requestBody"]["content"]["application/json"]["example"]
     np.testing.assert_array_equal(read_rows(example, graph, 100)[0], graph.example()[0])
 
@@ -198,7 +200,7 @@ def test_optional_outputs_are_described(conditional: Any) -> None:
     assert [part["name"] for part in metadata["inputs"]] == ["rows", "outputs"]
     assert metadata["parameters"]["optional_inputs"] == ["outputs"]
     assert metadata["parameters"]["sums_to"] == "surrogate"
-    infer = KSERVE_V2.describe_model("people", graph, 100)["/v2/models/people/infer"]["post"]
+    infer = KSERVE_V2.describe_model("people", graph, 100, False)["/v2/models/people/infer"]["post"]
     content = infer["requestBody"]["content"]["application/json"]
     assert [part["name"] for part in content["example"]["inputs"]] == ["rows"]
     jsonschema.validate(content["example"], content["schema"])

@@ -39,7 +39,7 @@ def test_a_changed_file_is_reloaded_and_a_damaged_one_is_not(
     file = tmp_path / "people.onnx"
     shutil.copy(exported.graph, file)
     models = ModelStore({"people": file}, poll_seconds=0.01)
-    reloads: list[tuple[str, bool]] = []
+    reloads: list[tuple[str, str]] = []
 
     async def wait_for_reloads(count: int) -> None:
         for _ in range(1000):
@@ -49,7 +49,7 @@ def test_a_changed_file_is_reloaded_and_a_damaged_one_is_not(
         raise AssertionError(f"only {len(reloads)} reloads")
 
     async def main() -> None:
-        watching = asyncio.create_task(models.watch(lambda name, succeeded: reloads.append((name, succeeded))))
+        watching = asyncio.create_task(models.watch(lambda name, result: reloads.append((name, result))))
         first = models["people"]
         file.write_bytes(file.read_bytes()[:1000])
         await wait_for_reloads(1)
@@ -64,5 +64,5 @@ def test_a_changed_file_is_reloaded_and_a_damaged_one_is_not(
         await watching
 
     asyncio.run(main())
-    assert reloads == [("people", False), ("people", True)]
+    assert reloads == [("people", "failed"), ("people", "read")]
     assert "the file of people has changed but cannot be read, the old model stays" in caplog.text

@@ -25,7 +25,9 @@ def test_every_protocol_describes_the_server_and_each_model(models: ModelStore) 
     assert document["openapi"].startswith("3.1")
     assert document["info"]["version"] == __version__
     paths = [path for protocol in PROTOCOLS for path in protocol.paths]
-    assert document["paths"].keys() == {path.format(name=name) for path in paths for name in models}
+    assert document["paths"].keys() == {
+        path.format(name=name, version="{version}") for path in paths for name in models
+    }
     explain = document["paths"]["/v1/models/people:explain"]["post"]
     schema = explain["requestBody"]["content"]["application/json"]["schema"]
     assert schema["anyOf"][0]["properties"]["instances"]["maxItems"] == 7

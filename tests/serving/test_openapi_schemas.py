@@ -66,7 +66,7 @@ def test_only_operations_with_a_body_can_fail_because_of_it() -> None:
     assert operation("Read", {}, public=True)["responses"].keys() == {"200", "401"}
     assert operation("Read", {}, public=True)["security"] == []
     posted = operation("Write", {}, {"type": "object"}, {"a": 1})
-    assert posted["responses"].keys() == {"200", "400", "401", "408", "413"}
+    assert posted["responses"].keys() == {"200", "400", "401", "408", "413", "502", "503", "504"}
     assert posted["requestBody"]["content"]["application/json"]["example"] == {"a": 1}
     assert "security" not in posted
 

@@ -56,7 +56,7 @@ def test_outputs_are_reshaped_to_one_row_per_row(baseline_graph: Path) -> None:
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        (None, r"needs its own outputs: pass outputs of shape \(2, 2\)"),
+        (None, r"needs the model.s outputs: pass outputs of shape \(2, 2\)"),
         ([1, 2, 3], r"must be finite and have shape \(2, 2\), but have \(3,\)"),
         ([[1, 2], [3, None]], "must be finite"),
         ([[1], [2], [3], [4]], r"must be finite and have shape \(2, 2\), but have \(4, 1\)"),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastshapley.errors import FileFormatError, InputError
 from fastshapley.export.graph import open_session
+from fastshapley.serving.user_model import output_matrix, output_name
 from fastshapley.support.optional import require
 
 _PICKLES = (".joblib", ".pkl", ".pickle")
@@ -127,10 +128,7 @@ class OnnxModel:
 
     def __call__(self, rows: Any) -> NDArray[np.float64]:
         """Return the outputs of the model, (n, outputs)."""
-        outputs = self.session.run([self.output], self._inputs(rows))[0]
-        # scikit-learn's converter returns a list of mappings from classes to probabilities.
-        if isinstance(outputs, list):
-            outputs = [[row[name] for name in sorted(row)] for row in outputs]
+        outputs = output_matrix(self.session.run([self.output], self._inputs(rows))[0])
         array = np.asarray(outputs, dtype=np.float64)
         return array.reshape(len(array), -1)
 
@@ -143,9 +141,7 @@ class OnnxModel:
 
     def _start(self) -> None:
         self.session = open_session(self.data, "the ONNX graph")
-        names = [output.name for output in self.session.get_outputs()]
-        likely = [name for name in names if "prob" in name.lower()]
-        self.output = (likely or [name for name in names if "label" not in name.lower()] or names)[0]
+        self.output = output_name([output.name for output in self.session.get_outputs()])
 
     def _inputs(self, rows: Any) -> dict[str, Any]:
         wanted = self.session.get_inputs()

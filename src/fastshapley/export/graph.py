@@ -68,6 +68,12 @@ class Graph:
         Whose output the values sum to if optional outputs are left out.
     normalized : bool
         Whether values plus base values sum to the predictions for every row. Otherwise they do so about.
+    link : {"identity", "logit", "log"}
+        What is made of the model's outputs before they are explained.
+    scale : {"probabilities", "probability", "real"}
+        What the model's outputs are before the link.
+    logits : bool
+        Whether the model returns logits, of which the probabilities are explained.
     results : list of str
         Names of the arrays that a call returns.
     about : dict
@@ -89,8 +95,7 @@ class Graph:
         data = source if isinstance(source, bytes) else Path(source).read_bytes()
         has_digest = _check_seal(data, label)
         self._session = open_session(data, label, threads)
-        self._run_options = require("onnxruntime", "onnx").RunOptions
-        self._runs: dict[Any, float] = {}  # when each run began that is under way
+        self._runs = Runs(self._session)
         self.about: dict[str, Any] = _read_metadata(self._session, label, has_digest)
         self.image_shape: tuple[int, ...] | None = None
         self._columns: list[_Column] = []
@@ -118,6 +123,9 @@ class Graph:
         self.sums_to: str = self.about.get("sums_to", "model" if self.takes_outputs else "surrogate")
         self.normalized: bool = self.about.get("normalized", False)  # The first graphs do not say that either.
         self.needs_outputs = self.takes_outputs and self.sums_to != "surrogate"
+        self.link: str = self.about.get("link", "identity")
+        self.scale: str = self.about.get("scale", "real")
+        self.logits: bool = self.about.get("logits", False)
         self.results: list[str] = [output.name for output in self._session.get_outputs()]
 
     def categories(self, column: str) -> list[Any] | None:
@@ -175,6 +183,25 @@ class Graph:
         if unseen:
             logger.warning("columns %s have values not seen at fit: they are treated as missing", sorted(unseen))
         return encoded
+
+    def decode(self, rows: Array) -> list[Any]:
+        """Return encoded rows as JSON values, which is the inverse of `encode`.
+
+        Parameters
+        ----------
+        rows : ndarray
+            What `encode` or `check` returned.
+
+        Returns
+        -------
+        rows : list
+            Lists of values in the order of the columns, with None for a missing value. Images as nested lists.
+        """
+        decoded: list[Any] = rows.tolist()
+        if self.image_shape is not None:
+            return decoded
+        categories = [self.categories(column) for column in self.columns]
+        return [[_decoded(value, known) for value, known in zip(row, categories, strict=True)] for row in decoded]
 
     def check(self, rows: Array) -> Array:
         """Check an array that the caller has encoded: categories as codes, missing values as NaN.
@@ -261,10 +288,8 @@ class Graph:
                 verb = "needs" if self.needs_outputs else "takes"
                 raise InputError(f"this graph also {verb} the model's outputs: pass outputs of shape {shape}")
             inputs["outputs"] = np.asarray(outputs, dtype=np.float64)
-        run = self._run_options()
-        self._runs[run] = time.monotonic()
         try:
-            return dict(zip(self.results, self._session.run(self.results, inputs, run), strict=True))
+            return dict(zip(self.results, self._runs(self.results, inputs), strict=True))
         except Exception:  # onnxruntime's errors have no common base class.
             kind = "float64" if self.image_shape is None else "float32"
             row_shape = self.image_shape or (len(self._columns),)
@@ -272,8 +297,6 @@ class Graph:
                 expected, given = f"{kind} {(len(rows), *row_shape)}", f"{rows.dtype} {rows.shape}"
                 raise InputError(f"rows must be {expected}, but are {given}: call encode first") from None
             raise
-        finally:
-            del self._runs[run]
 
     def stop_runs(self, seconds: float) -> None:
         """Stop runs in other threads that have taken longer than this. They raise an error.
@@ -283,10 +306,7 @@ class Graph:
         seconds : float
             Longest time of a run, in seconds.
         """
-        latest_start = time.monotonic() - seconds
-        for run, start in list(self._runs.items()):
-            if start <= latest_start:
-                run.terminate = True
+        self._runs.stop(seconds)
 
     def sums_with(self, outputs: Array | None) -> str:
         """Return whose output the values sum to, given the outputs of a call.
@@ -328,6 +348,57 @@ class Graph:
             columns = zip(self._columns, values, strict=True)
             values = [column.encode_number(value, number) for column, value in columns]
         return values
+
+
+class Runs:
+    """The runs of one session, which another thread can stop.
+
+    Parameters
+    ----------
+    session : onnxruntime.InferenceSession
+        The session.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._options = require("onnxruntime", "onnx").RunOptions
+        self._started: dict[Any, float] = {}  # when each run began that is under way
+
+    def __call__(self, results: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
+        """Run the session.
+
+        Parameters
+        ----------
+        results : sequence of str
+            Names of the results.
+        inputs : mapping of str to ndarray
+            The inputs by name.
+
+        Returns
+        -------
+        results : list
+            The results in this order.
+        """
+        run = self._options()
+        self._started[run] = time.monotonic()
+        try:
+            found: list[Any] = self._session.run(results, inputs, run)
+            return found
+        finally:
+            del self._started[run]
+
+    def stop(self, seconds: float) -> None:
+        """Stop runs in other threads that have taken longer than this. They raise an error.
+
+        Parameters
+        ----------
+        seconds : float
+            Longest time of a run, in seconds.
+        """
+        latest_start = time.monotonic() - seconds
+        for run, start in list(self._started.items()):
+            if start <= latest_start:
+                run.terminate = True
 
 
 class _Column:
@@ -494,6 +565,12 @@ def _read_metadata(session: Any, label: str, has_digest: bool) -> dict[str, Any]
     if written >= _FIRST_WITH_DIGEST and not has_digest:
         raise FileFormatError(f"{label} is cut short or damaged: it does not end with its digest")
     return about
+
+
+def _decoded(value: float, categories: list[Any] | None) -> Any:
+    if value != value:  # NaN
+        return None
+    return value if categories is None else categories[int(value)]
 
 
 def _bad_value(value: Any, column: str, row: int, expected: str) -> InputError:

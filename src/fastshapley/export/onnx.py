@@ -99,7 +99,7 @@ class ExplainerModule(nn.Module):
         return linked(game.link, game.activate(raw)).double()
 
 
-def export(fitted: Fitted, path: str | os.PathLike[str]) -> None:
+def export(fitted: Fitted, path: str | os.PathLike[str], *, logits: bool = False) -> None:
     """Write an explainer as an ONNX graph, with all that is needed to use it in its metadata.
 
     Parameters
@@ -108,6 +108,8 @@ def export(fitted: Fitted, path: str | os.PathLike[str]) -> None:
         The explainer.
     path : str or os.PathLike
         Where to write the graph.
+    logits : bool, default=False
+        Whether the user's model returns logits. The graph's metadata says so.
 
     Raises
     ------
@@ -132,7 +134,7 @@ def export(fitted: Fitted, path: str | os.PathLike[str]) -> None:
     model = program.model_proto
     _remove_traces(model)
     entry = model.metadata_props.add()
-    entry.key, entry.value = KEY, json_text(describe(fitted))
+    entry.key, entry.value = KEY, json_text(describe(fitted, logits=logits))
     data = sealed(model.SerializeToString())
     for example in _examples(graph, inputs):
         _check(data, graph, example, names)
@@ -148,7 +150,7 @@ def _remove_traces(model: Any) -> None:
         del tensor.metadata_props[:]
 
 
-def describe(fitted: Fitted) -> dict[str, Any]:
+def describe(fitted: Fitted, *, logits: bool = False) -> dict[str, Any]:
     """Return what a user of the graph needs to know, as plain JSON values."""
     game, report, schema = fitted.game, fitted.report, fitted.schema
     found = {
@@ -163,6 +165,8 @@ def describe(fitted: Fitted) -> dict[str, Any]:
         "normalized": fitted.normalized,
         "report": None if report is None else {**report.to_dict(), "warnings": report.warnings()},
     }
+    if logits:
+        found["logits"] = True
     ranges = schema.ranges(fitted.reference.sample)
     return found if ranges is None else {**found, "ranges": ranges}
 

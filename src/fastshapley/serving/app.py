@@ -107,7 +107,7 @@ class ServingApp(Starlette):
             self._direct = {
                 entry.path.format(name=name): (name, entry.endpoint)
                 for entry in table
-                if entry.method == "POST"
+                if entry.method == "POST" and "{version}" not in entry.path
                 for name in server_state.models
             }
 
@@ -129,9 +129,11 @@ class ServingApp(Starlette):
         gc.collect()
         gc.freeze()  # What exists now stays until the end: garbage collection need not search it.
         watching = asyncio.create_task(models.watch(counters.count_reload))
-        time_limit = asyncio.create_task(self._request_middleware.cancel_overdue())
+        tasks = [asyncio.create_task(self._request_middleware.cancel_overdue())]
+        tasks += [asyncio.create_task(predictor.watch()) for predictor in models.predictors]
         yield
-        time_limit.cancel()
+        for task in tasks:
+            task.cancel()
         await models.close()
         await watching
 

@@ -63,17 +63,17 @@ class Counters(Collector):
         """
         self._rows[model] += rows
 
-    def count_reload(self, model: str, succeeded: bool) -> None:
-        """Count one attempt to read a changed file.
+    def count_reload(self, model: str, result: str) -> None:
+        """Count one attempt to load a changed file.
 
         Parameters
         ----------
         model : str
             Name of the model.
-        succeeded : bool
-            Whether the file could be read.
+        result : {"read", "failed", "refused"}
+            Whether the file is served now, cannot be read, or is another model that was refused.
         """
-        self._reloads[model, "read" if succeeded else "failed"] += 1
+        self._reloads[model, result] += 1
 
     def text(self) -> bytes:
         """Return all counters in Prometheus's text format."""
@@ -101,7 +101,7 @@ class Counters(Collector):
         yield rows
         reloads = CounterMetricFamily(
             "fastshapley_reloads",
-            "Changed model files, by whether they could be read.",
+            "Changed model files, by whether they could be read and were not refused.",
             labels=("model", "result"),
         )
         for labels, count in self._reloads.items():

@@ -34,11 +34,11 @@ from fastshapley.serving.serving_protocol import (
     ServerRoute,
     check_row_count,
     graph_inputs,
-    sums_of,
+    readiness,
 )
 
 
-def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
+def read_rows(body: Any, graph: Graph, max_rows: int, *, finds: bool = False) -> tuple[Array, ...]:
     """Read the rows of a request.
 
     Parameters
@@ -49,6 +49,8 @@ def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
         The graph that takes the rows.
     max_rows : int
         Largest number of rows.
+    finds : bool, default=False
+        Whether the server finds the model's outputs itself if the request does not have them.
 
     Returns
     -------
@@ -60,15 +62,17 @@ def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
     InputError
         If the body or a row is not as it should be.
     """
-    outputs = None
-    if isinstance(body, dict) and "instances" in body:
-        outputs, rows = body.get("outputs"), body["instances"]
-    else:
-        rows = [body] if isinstance(body, dict) else None
+    outputs = body.get("outputs") if isinstance(body, dict) and "instances" in body else None
+    rows = _instances(body)
     if not isinstance(rows, list) or not rows:
         raise InputError('the body must be {"instances": [row, ...]} or one row as an object')
     check_row_count(len(rows), max_rows)
-    return graph_inputs(graph.encode(rows), outputs, graph)
+    return graph_inputs(graph.encode(rows), outputs, graph, finds=finds)
+
+
+def _instances(body: Any) -> Any:
+    """Return what the body has in the place of the rows."""
+    return body.get("instances", [body]) if isinstance(body, dict) else None
 
 
 def write_explanations(results: Results, graph: Graph, sums_to: str | None = None) -> dict[str, Any]:
@@ -134,15 +138,21 @@ def _drop_single_output(results: Results, graph: Graph) -> Results:
 
 
 def _read_explain(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
-    graph = model.graph
-    arrays = read_rows(body, graph, max_rows)
-    return RowsRequest(arrays, lambda results: write_explanations(results, graph, sums_of(arrays, graph)))
+    arrays = read_rows(body, model.graph, max_rows, finds=model.finds_outputs)
+    return RowsRequest(
+        arrays,
+        lambda results, sums_to: write_explanations(results, model.graph, sums_to),
+        lambda: _instances(body),
+    )
 
 
 def _read_predict(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
-    graph = model.graph
-    arrays = read_rows(body, graph, max_rows)
-    return RowsRequest(arrays, lambda results: write_predictions(results, graph, sums_of(arrays, graph)))
+    arrays = read_rows(body, model.graph, max_rows, finds=model.finds_outputs)
+    return RowsRequest(
+        arrays,
+        lambda results, sums_to: write_predictions(results, model.graph, sums_to),
+        lambda: _instances(body),
+    )
 
 
 def _list_models(state: ServerState) -> Response:
@@ -150,7 +160,7 @@ def _list_models(state: ServerState) -> Response:
 
 
 def _show_model(model: ServedModel) -> Response:
-    return JsonResponse({"name": model.name, "ready": True})
+    return readiness(model)
 
 
 def _describe_server() -> dict[str, Any]:
@@ -158,8 +168,8 @@ def _describe_server() -> dict[str, Any]:
     return {"/v1/models": {"get": operation("List the models", object_schema(models=names))}}
 
 
-def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
-    request, example = _describe_request(graph, max_rows)
+def _describe_model(name: str, graph: Graph, max_rows: int, finds: bool = False) -> dict[str, Any]:
+    request, example = _describe_request(graph, max_rows, finds)
     number = {"type": "number"}
     value = number if len(graph.output_names) == 1 else array_schema(number)
     explanations = array_schema(object_schema(shap_values=array_schema(value), base_values=value))
@@ -167,7 +177,7 @@ def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
     predictions = {
         "predictions": array_schema(value),
         "output_names": names,
-        "sums_to": sums_to_schema(graph),
+        "sums_to": sums_to_schema(graph, finds=finds),
     }
     explanation = object_schema(explanations=explanations, feature_names=names, **predictions)
     return {
@@ -186,12 +196,12 @@ def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
     }
 
 
-def _describe_request(graph: Graph, max_rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _describe_request(graph: Graph, max_rows: int, finds: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema of a request, and an example."""
     row, outputs = row_schema(graph), len(graph.output_names)
     instances = {**array_schema(row), "minItems": 1, "maxItems": max_rows}
     example: dict[str, Any] = {"instances": [example_row(graph)]}
-    if graph.needs_outputs:
+    if graph.needs_outputs and not finds:
         example["outputs"] = [[0.5] * outputs]
         request = object_schema(
             instances={**instances, "maxItems": 1},
@@ -206,7 +216,7 @@ def _describe_request(graph: Graph, max_rows: int) -> tuple[dict[str, Any], dict
             "type": ["array", "null"],
             "items": row_outputs,
             "description": "The model's outputs on the scale of the values, one list per row. Optional: without "
-            "them, values sum to the surrogate's output.",
+            + ("them, the server finds them." if finds else "them, values sum to the surrogate's output."),
         }
     if graph.image_shape is None:
         request = {"anyOf": [request, {**row["anyOf"][0], "description": "One row."}]}

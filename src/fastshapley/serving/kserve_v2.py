@@ -24,6 +24,7 @@ from fastshapley.serving.openapi_schemas import (
     operation,
     sums_to_schema,
     tuple_schema,
+    with_not_found,
 )
 from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.server_state import ServerState
@@ -36,10 +37,11 @@ from fastshapley.serving.serving_protocol import (
     check_row_count,
     graph_inputs,
     numeric_array,
-    sums_of,
+    readiness,
 )
 from fastshapley.version import __version__
 
+_VERSION_PATH = "/v2/models/{name}/versions/{version}"
 _MAX_AXES = 8  # axes of a tensor
 _INTEGER_RANGES = {
     **{f"INT{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
@@ -49,7 +51,7 @@ _LARGEST_FP32 = float(np.finfo(np.float32).max)
 _DATATYPES = ("BOOL", "BYTES", "FP32", "FP64", *_INTEGER_RANGES)
 
 
-def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
+def read_rows(body: Any, graph: Graph, max_rows: int, *, finds: bool = False) -> tuple[Array, ...]:
     """Read the rows of a request.
 
     Parameters
@@ -60,6 +62,8 @@ def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
         The graph that takes the rows.
     max_rows : int
         Largest number of rows.
+    finds : bool, default=False
+        Whether the server finds the model's outputs itself if the request does not have them.
 
     Returns
     -------
@@ -71,9 +75,7 @@ def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
     InputError
         If the body or a tensor is not as it should be.
     """
-    tensors = _read_tensors(body, max_rows)
-    is_column = "outputs" in graph.columns and "rows" not in tensors and not graph.needs_outputs
-    outputs = tensors.pop("outputs", None) if graph.takes_outputs and not is_column else None
+    tensors, outputs = _rows_and_outputs(body, graph, max_rows, finds)
     if tensors.keys() == {"rows"} and graph.columns != ["rows"]:
         dtype = np.float64 if graph.image_shape is None else np.float32
         rows = graph.check(numeric_array("rows", tensors["rows"], dtype))
@@ -83,7 +85,16 @@ def read_rows(body: Any, graph: Graph, max_rows: int) -> tuple[Array, ...]:
         raise InputError("the body needs an input with the name rows")
     if len(rows) == 0:
         raise InputError("the request has no rows")
-    return graph_inputs(rows, None if outputs is None else outputs.tolist(), graph)
+    return graph_inputs(rows, None if outputs is None else outputs.tolist(), graph, finds=finds)
+
+
+def _rows_and_outputs(body: Any, graph: Graph, max_rows: int, finds: bool) -> tuple[dict[str, Any], Any]:
+    """Return the tensors of the rows, and that of the model's outputs or None."""
+    tensors = _read_tensors(body, max_rows)
+    needed = graph.needs_outputs and not finds
+    is_column = "outputs" in graph.columns and "rows" not in tensors and not needed
+    outputs = tensors.pop("outputs", None) if graph.takes_outputs and not is_column else None
+    return tensors, outputs
 
 
 def requested_outputs(body: Any, graph: Graph) -> list[str]:
@@ -119,7 +130,7 @@ def requested_outputs(body: Any, graph: Graph) -> list[str]:
 
 
 def write_outputs(
-    results: Results, outputs: Sequence[str], name: str, request_id: Any, sums_to: str
+    results: Results, outputs: Sequence[str], model: ServedModel, request_id: Any, sums_to: str
 ) -> dict[str, Any]:
     """Return the output tensors that a request asks for.
 
@@ -129,8 +140,8 @@ def write_outputs(
         The graph's results.
     outputs : sequence of str
         Names of the outputs.
-    name : str
-        Name of the model.
+    model : ServedModel
+        The model.
     request_id : object
         The request's ``id``, which the answer repeats if it is a string.
     sums_to : str
@@ -139,7 +150,7 @@ def write_outputs(
     Returns
     -------
     answer : dict
-        ``model_name``, ``outputs``, ``parameters`` with ``sums_to``, and ``id``.
+        ``model_name``, ``model_version``, ``outputs``, ``parameters`` with ``sums_to``, and ``id``.
     """
     tensors = [
         {
@@ -150,13 +161,18 @@ def write_outputs(
         }
         for output in outputs
     ]
-    answer = {"model_name": name, "parameters": {"sums_to": sums_to}, "outputs": tensors}
+    answer = {
+        "model_name": model.name,
+        "model_version": model.version,
+        "parameters": {"sums_to": sums_to},
+        "outputs": tensors,
+    }
     if isinstance(request_id, str):
         answer["id"] = request_id
     return answer
 
 
-def model_metadata(name: str, graph: Graph) -> dict[str, Any]:
+def model_metadata(name: str, graph: Graph, *, finds: bool = False) -> dict[str, Any]:
     """Return a model's metadata: its input and output tensors, columns and categories.
 
     Parameters
@@ -165,6 +181,8 @@ def model_metadata(name: str, graph: Graph) -> dict[str, Any]:
         Name of the model.
     graph : Graph
         The graph.
+    finds : bool, default=False
+        Whether the server finds the model's outputs itself.
 
     Returns
     -------
@@ -186,8 +204,9 @@ def model_metadata(name: str, graph: Graph) -> dict[str, Any]:
         "parameters": {
             "columns": graph.columns,
             "categories": {column: graph.categories(column) for column in graph.columns},
-            "sums_to": graph.sums_to,
-            "optional_inputs": ["outputs"] if graph.takes_outputs and not graph.needs_outputs else [],
+            "sums_to": "model" if finds else graph.sums_to,
+            "link": graph.link,
+            "optional_inputs": ["outputs"] if graph.takes_outputs and (finds or not graph.needs_outputs) else [],
         },
         "inputs": inputs,
         "outputs": [
@@ -285,17 +304,34 @@ def _rows_from_columns(tensors: dict[str, Any]) -> Sequence[dict[str, Any]]:
 
 def _read_infer(body: Any, model: ServedModel, max_rows: int) -> RowsRequest:
     outputs = requested_outputs(body, model.graph)
-    arrays = read_rows(body, model.graph, max_rows)
-    sums_to = sums_of(arrays, model.graph)
-    return RowsRequest(arrays, lambda results: write_outputs(results, outputs, model.name, body.get("id"), sums_to))
+    arrays = read_rows(body, model.graph, max_rows, finds=model.finds_outputs)
+
+    def rows() -> list[Any]:
+        tensors, _ = _rows_and_outputs(body, model.graph, max_rows, model.finds_outputs)
+        if tensors.keys() == {"rows"} and model.graph.columns != ["rows"]:
+            return model.graph.decode(arrays[0])
+        return list(_rows_from_columns(tensors))
+
+    return RowsRequest(
+        arrays,
+        lambda results, sums_to: write_outputs(results, outputs, model, body.get("id"), sums_to),
+        rows,
+    )
 
 
 def _show_model(model: ServedModel) -> Response:
-    return JsonResponse(model_metadata(model.name, model.graph))
+    metadata = model_metadata(model.name, model.graph, finds=model.finds_outputs)
+    metadata["versions"] = [model.version]
+    metadata["parameters"] |= {
+        "outputs_from": model.outputs_from,
+        "digest": f"sha256:{model.digest}",
+        "fastshapley_version": model.graph.about["version"],
+    }
+    return JsonResponse(metadata)
 
 
 def _model_ready(model: ServedModel) -> Response:
-    return JsonResponse({"name": model.name, "ready": True})
+    return readiness(model)
 
 
 def _show_server(state: ServerState) -> Response:
@@ -307,7 +343,10 @@ def _server_live(state: ServerState) -> Response:
 
 
 def _server_ready(state: ServerState) -> Response:
-    return JsonResponse({"ready": not state.stopping}, 503 if state.stopping else 200)
+    reasons = {name: model.not_ready for name, model in state.models.items() if model.not_ready is not None}
+    if not reasons or state.stopping:
+        return JsonResponse({"ready": not state.stopping}, 503 if state.stopping else 200)
+    return JsonResponse({"ready": False, "reasons": reasons}, 503)
 
 
 def _describe_server() -> dict[str, Any]:
@@ -319,24 +358,30 @@ def _describe_server() -> dict[str, Any]:
     }
 
 
-def _describe_model(name: str, graph: Graph, max_rows: int) -> dict[str, Any]:
+def _describe_model(name: str, graph: Graph, max_rows: int, finds: bool = False) -> dict[str, Any]:
     inputs = model_metadata(name, graph)["inputs"]
     tensors = [
         {"name": part["name"], "shape": [1, *part["shape"][1:]], "datatype": part["datatype"], "data": data}
         for part, data in zip(inputs, _example_tensors(graph), strict=True)
     ]
-    needed = tensors if graph.needs_outputs else tensors[:1]
-    request = _request_schema(graph, tensors)
+    optional = finds or not graph.needs_outputs
+    needed = tensors[:1] if optional else tensors
+    request = _request_schema(graph, tensors, nullable=optional)
     if len(needed) < len(tensors):
-        request = {"anyOf": [_request_schema(graph, needed), request]}
-    parameters = object_schema(sums_to=sums_to_schema(graph))
-    answer = object_schema(model_name={"type": "string"}, parameters=parameters, outputs={"type": "array"})
+        request = {"anyOf": [_request_schema(graph, needed, nullable=optional), request]}
+    parameters = object_schema(sums_to=sums_to_schema(graph, finds=finds))
+    text = {"type": "string"}
+    answer = object_schema(model_name=text, model_version=text, parameters=parameters, outputs={"type": "array"})
     infer = operation("Return Shapley values as tensors", answer, request, {"inputs": needed})
-    return {
-        f"/v2/models/{name}": {"get": operation("Return a model's input and output tensors", {"type": "object"})},
-        f"/v2/models/{name}/ready": {"get": operation("Check whether a model is ready", {"type": "object"})},
-        f"/v2/models/{name}/infer": {"post": infer},
-    }
+    shown = operation("Return a model's input and output tensors", {"type": "object"})
+    ready = operation("Check whether a model is ready", {"type": "object"})
+    parameter = {"name": "version", "in": "path", "required": True, "schema": {"type": "string"}}
+    path, version_path = f"/v2/models/{name}", _VERSION_PATH.replace("{name}", name)
+    paths: dict[str, Any] = {}
+    for ending, method, what in (("", "get", shown), ("/ready", "get", ready), ("/infer", "post", infer)):
+        paths[path + ending] = {method: what}
+        paths[version_path + ending] = {method: with_not_found(what), "parameters": [parameter]}
+    return paths
 
 
 def _example_tensors(graph: Graph) -> list[list[float | None]]:
@@ -344,11 +389,11 @@ def _example_tensors(graph: Graph) -> list[list[float | None]]:
     return [row, [0.5] * len(graph.output_names)] if graph.takes_outputs else [row]
 
 
-def _request_schema(graph: Graph, examples: list[dict[str, Any]]) -> dict[str, Any]:
+def _request_schema(graph: Graph, examples: list[dict[str, Any]], *, nullable: bool) -> dict[str, Any]:
     """Return the schema of a request with one row."""
     tensors = []
     for part in examples:
-        data = fixed_numbers_schema(len(part["data"]), nullable=not graph.needs_outputs)
+        data = fixed_numbers_schema(len(part["data"]), nullable=nullable)
         if part["name"] == "rows" and graph.image_shape is None:
             data = tuple_schema([_code_schema(graph.categories(column)) for column in graph.columns])
         constants = {name: {"const": part[name]} for name in ("name", "shape", "datatype")}
@@ -361,10 +406,15 @@ def _code_schema(categories: list[Any] | None) -> dict[str, Any]:
 
 
 KSERVE_V2 = Protocol(
-    rows_routes=(RowsRoute("infer", "/v2/models/{name}/infer", _read_infer),),
+    rows_routes=(
+        RowsRoute("infer", "/v2/models/{name}/infer", _read_infer),
+        RowsRoute("infer", f"{_VERSION_PATH}/infer", _read_infer),
+    ),
     model_routes=(
         ModelRoute("metadata", "/v2/models/{name}", _show_model),
         ModelRoute("ready", "/v2/models/{name}/ready", _model_ready),
+        ModelRoute("metadata", _VERSION_PATH, _show_model),
+        ModelRoute("ready", f"{_VERSION_PATH}/ready", _model_ready),
     ),
     server_routes=(
         ServerRoute("server", "/v2", _show_server, public=True),

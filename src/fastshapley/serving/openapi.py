@@ -30,7 +30,7 @@ def openapi_document(state: ServerState, protocols: Sequence[Protocol]) -> dict[
         paths |= protocol.describe_server()
     for name, model in sorted(state.models.items()):
         for protocol in protocols:
-            paths |= protocol.describe_model(name, model.graph, state.limits.rows)
+            paths |= protocol.describe_model(name, model.graph, state.limits.rows, model.finds_outputs)
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {

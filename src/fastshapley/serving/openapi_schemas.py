@@ -12,6 +12,9 @@ _STATUS_DESCRIPTIONS = {
     401: "A bearer token is needed.",
     408: "The request took too long.",
     413: "The body is too large or has too many rows.",
+    502: "The predictor answered with an error.",
+    503: "The predictor cannot be reached or is overloaded.",
+    504: "The predictor did not answer in time.",
 }
 
 
@@ -83,21 +86,23 @@ def fixed_numbers_schema(length: int, *, nullable: bool = False) -> dict[str, An
     return {**array_schema(number), "minItems": length, "maxItems": length}
 
 
-def sums_to_schema(graph: Graph) -> dict[str, Any]:
+def sums_to_schema(graph: Graph, *, finds: bool = False) -> dict[str, Any]:
     """Return the schema of the word that says whose output the values sum to.
 
     Parameters
     ----------
     graph : Graph
         The graph that returns the values.
+    finds : bool, default=False
+        Whether the server finds the model's outputs itself if a request does not have them.
 
     Returns
     -------
     schema : dict
         The schema.
     """
-    optional = graph.takes_outputs and not graph.needs_outputs
-    words = ["model", "surrogate", "mixed"] if optional else [graph.sums_to]
+    optional = graph.takes_outputs and not graph.needs_outputs and not finds
+    words = ["model", "surrogate", "mixed"] if optional else ["model" if finds else graph.sums_to]
     description = "Whose output the values sum to."
     if optional:
         description += " It is the model for rows with outputs, and the surrogate for rows without."
@@ -141,13 +146,8 @@ def example_row(graph: Graph) -> Any:
     row : dict or list
         Values by column, or an image as nested lists.
     """
-    row = graph.example()[0][0]
-    if graph.image_shape is not None:
-        return row.tolist()
-    return {
-        column: _decode(value, graph.categories(column))
-        for column, value in zip(graph.columns, row.tolist(), strict=True)
-    }
+    (row,) = graph.decode(graph.example()[0])
+    return row if graph.image_shape is not None else dict(zip(graph.columns, row, strict=True))
 
 
 def operation(
@@ -191,14 +191,25 @@ def operation(
     return parts
 
 
+def with_not_found(described: dict[str, Any]) -> dict[str, Any]:
+    """Return an operation whose address names a version, which may not be served.
+
+    Parameters
+    ----------
+    described : dict
+        What `operation` returned.
+
+    Returns
+    -------
+    operation : dict
+        The same with the status 404.
+    """
+    missing = _response("This version is not served.", object_schema(error={"type": "string"}))
+    return {**described, "responses": {**described["responses"], "404": missing}}
+
+
 def _response(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
-
-
-def _decode(value: float, categories: list[Any] | None) -> Any:
-    if value != value:  # NaN
-        return None
-    return value if categories is None else categories[int(value)]
 
 
 def _value_schema(categories: list[Any] | None) -> dict[str, Any]:

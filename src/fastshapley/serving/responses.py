@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -37,12 +38,18 @@ class JsonResponse(Response):
         JSON values and numpy arrays.
     status : int, default=200
         HTTP status.
+    headers : iterable of tuple of bytes, optional
+        More headers, with names in lower case.
     """
 
-    def __init__(self, content: Any, status: int = 200) -> None:
+    def __init__(self, content: Any, status: int = 200, *, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self.body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
         self.status_code, self.background = status, None
-        self.raw_headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", b"application/json")]
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", b"application/json"),
+            *headers,
+        ]
 
 
 def error_response(status: int, message: str) -> Response:

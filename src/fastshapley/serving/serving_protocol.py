@@ -16,6 +16,7 @@ from fastshapley.errors import InputError
 from fastshapley.export.graph import Array, Graph
 from fastshapley.serving.batching import Results
 from fastshapley.serving.model_loader import ServedModel
+from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.server_state import ServerState
 
 
@@ -32,11 +33,15 @@ class RowsRequest:
     arrays : tuple of ndarray
         The graph's inputs: encoded rows, and the model's outputs if the graph takes them.
     write : callable
-        Turns the graph's results into the body of the answer: JSON values and arrays.
+        Turns the graph's results, and whose output the values sum to, into the body of the answer: JSON values and
+        arrays.
+    rows : callable
+        Returns the rows as the client sent them, as JSON values, for a predictor.
     """
 
     arrays: tuple[Array, ...]
-    write: Callable[[Results], dict[str, Any]]
+    write: Callable[[Results, str], dict[str, Any]]
+    rows: Callable[[], list[Any]]
 
 
 @dataclass(frozen=True)
@@ -114,14 +119,15 @@ class Protocol:
     describe_server : callable
         Returns the OpenAPI paths of the server's addresses.
     describe_model : callable
-        Returns the OpenAPI paths of a model's addresses, from its name, its graph and the largest number of rows.
+        Returns the OpenAPI paths of a model's addresses, from its name, its graph, the largest number of rows, and
+        whether the server finds the model's outputs itself.
     """
 
     rows_routes: tuple[RowsRoute, ...]
     model_routes: tuple[ModelRoute, ...]
     server_routes: tuple[ServerRoute, ...]
     describe_server: Callable[[], dict[str, Any]]
-    describe_model: Callable[[str, Graph, int], dict[str, Any]]
+    describe_model: Callable[[str, Graph, int, bool], dict[str, Any]]
 
     @property
     def paths(self) -> list[str]:
@@ -150,7 +156,7 @@ def check_row_count(rows: int, max_rows: int) -> None:
         raise TooManyRowsError(f"{rows} rows exceed the limit of {max_rows}")
 
 
-def graph_inputs(rows: Array, outputs: Any, graph: Graph) -> tuple[Array, ...]:
+def graph_inputs(rows: Array, outputs: Any, graph: Graph, *, finds: bool = False) -> tuple[Array, ...]:
     """Return the inputs of a graph.
 
     Parameters
@@ -162,6 +168,8 @@ def graph_inputs(rows: Array, outputs: Any, graph: Graph) -> tuple[Array, ...]:
         stand for the outputs of a row, or for one output.
     graph : Graph
         The graph.
+    finds : bool, default=False
+        Whether the server finds outputs itself. Then they are optional.
 
     Returns
     -------
@@ -175,22 +183,63 @@ def graph_inputs(rows: Array, outputs: Any, graph: Graph) -> tuple[Array, ...]:
     """
     if not graph.takes_outputs:
         return (rows,)
-    shape = (len(rows), len(graph.output_names))
+    shape, needed = (len(rows), len(graph.output_names)), graph.needs_outputs and not finds
     if outputs is None:
-        if graph.needs_outputs:
-            raise InputError(f"this model also needs its own outputs: pass outputs of shape {shape}")
+        if needed:
+            raise InputError(
+                f"this is an explainer of the model itself, and needs the model's outputs: pass outputs of shape "
+                f"{shape} with the rows. The server can also find them: start it with --predictor URL or --model "
+                "FILE.onnx"
+            )
         return rows, np.full(shape, np.nan)
-    if not graph.needs_outputs and isinstance(outputs, list) and any(isinstance(row, list) for row in outputs):
+    if not needed and isinstance(outputs, list) and any(isinstance(row, list) for row in outputs):
         outputs = [[None] * shape[1] if row is None else row for row in outputs]
     given = numeric_array("outputs", outputs, np.float64)
-    if not graph.needs_outputs and given.shape == shape[:1] and np.isnan(given).all():
+    if not needed and given.shape == shape[:1] and np.isnan(given).all():
         given = np.full(shape, np.nan)  # each row is null
-    refused = ~np.isfinite(given) if graph.needs_outputs else np.isinf(given)
+    refused = ~np.isfinite(given) if needed else np.isinf(given)
     # Outputs may also be one flat list. Any other shape would mix up rows and outputs.
     if given.shape not in (shape, (shape[0] * shape[1],)) or refused.any():
-        hint = "" if graph.needs_outputs else "; pass null for a row whose outputs are not known"
+        hint = "" if needed else "; pass null for a row whose outputs are not known"
         raise InputError(f"outputs must be finite and have shape {shape}, but have {given.shape}{hint}")
     return rows, given.reshape(shape)
+
+
+def readiness(model: ServedModel) -> Response:
+    """Return the answer to a client that asks whether a model is ready.
+
+    Parameters
+    ----------
+    model : ServedModel
+        The model.
+
+    Returns
+    -------
+    response : Response
+        Status 200 with ``name`` and ``ready``, or 503 with a ``reason``. ``needs`` lists what each request must
+        have next to its rows.
+    """
+    headers = version_headers(model)
+    if model.not_ready is None:
+        needs = {"needs": ["outputs"]} if model.graph.needs_outputs and not model.finds_outputs else {}
+        return JsonResponse({"name": model.name, "ready": True, **needs}, headers=headers)
+    return JsonResponse({"name": model.name, "ready": False, "reason": model.not_ready}, 503, headers=headers)
+
+
+def version_headers(model: ServedModel) -> list[tuple[bytes, bytes]]:
+    """Return the headers that tell which explainer has answered.
+
+    Parameters
+    ----------
+    model : ServedModel
+        The model.
+
+    Returns
+    -------
+    headers : list of tuple of bytes
+        ``x-model-version``, and ``x-model-digest`` with the SHA-256 digest of the explainer's file.
+    """
+    return [(b"x-model-version", model.version.encode()), (b"x-model-digest", b"sha256:" + model.digest.encode())]
 
 
 def sums_of(arrays: tuple[Array, ...], graph: Graph) -> str:

@@ -164,8 +164,7 @@ class Conditional(BaseGame):
         calls = _affordable_calls(problem, recipe, len(rows.x) + len(rows.x_val), pace, run)
         samplers = self._new_samplers()
         samplers = tuple(sampler for sampler in samplers if sampler.suits(donors)) or samplers
-        compared = len(samplers) + (len(samplers) > 1)  # two of them may share the draws
-        each = max(1, game_choice.calls_needed(compared, self.players))
+        each = max(1, game_choice.calls_needed(len(samplers), self.players))
         # The paces of processes differ, and they must agree on what they do.
         coalitions = processes.share(lambda: int(min(game_choice.EVALUATED, problem.choice_calls * calls / each)))
         constant = not (y != y[0]).any()
