@@ -20,7 +20,7 @@ from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explain.anchoring import Anchor, ModelOutputs, anchor_values
 from fastshapley.explain.correction import Correction, correct
-from fastshapley.explanation import Values, chosen_outputs
+from fastshapley.explanation import Values
 from fastshapley.export import file_format, onnx
 from fastshapley.fit import pipeline
 from fastshapley.fit.fitted import Fitted
@@ -29,6 +29,7 @@ from fastshapley.fit.setup import FitData, check_labels, players_of
 from fastshapley.networks import Backbone, UNet
 from fastshapley.sklearn_interface import SklearnInterface
 from fastshapley.support.forked_process import use_one_thread_after_forks
+from fastshapley.support.names import chosen_outputs
 from fastshapley.support.shap_import import shap
 from fastshapley.training.checkpoint import Checkpoint
 from fastshapley.training.process_group import ProcessGroup

@@ -29,6 +29,7 @@ FRAME = pd.DataFrame(
         "height": np.arange(300) / 7,
     }
 )
+NAMES = ["age", "job", "rich", "height"]
 
 
 def files_of(folder: Path, frame: pd.DataFrame, suffix: str) -> Any:
@@ -76,14 +77,14 @@ def test_categories_that_are_new_are_missing_and_named_once(
 ) -> None:
     files = files_of(tmp_path, FRAME.assign(job="king"), "parquet")
     with caplog.at_level(logging.WARNING, logger="fastshapley"):
-        found = read_table(TableSchema.of(FRAME), files, [list(FRAME)] * 2)
+        found = read_table(TableSchema.of(FRAME), files, [NAMES] * 2)
     assert found["job"].isna().all()
     assert caplog.messages == ["column 'job' has values not seen at fit: they are treated as missing"]
 
 
 def test_files_without_rows_are_an_empty_table(tmp_path: Path) -> None:
-    found = read_table(TableSchema.of(FRAME), files_of(tmp_path, FRAME[:0], "csv"), [list(FRAME)] * 2)
-    assert list(found) == list(FRAME)
+    found = read_table(TableSchema.of(FRAME), files_of(tmp_path, FRAME[:0], "csv"), [NAMES] * 2)
+    assert list(found.columns) == NAMES
     assert len(found) == 0
 
 
