@@ -196,7 +196,7 @@ def test_every_example_of_the_openapi_document_works(server: Server) -> None:
         for path in document["paths"]
         for method, operation in document["paths"][path].items()
     ]
-    assert len(operations) == 16
+    assert len(operations) == 22
     for path, method, operation in operations:
         body = None
         if "requestBody" in operation:

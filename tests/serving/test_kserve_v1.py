@@ -12,10 +12,17 @@ from problems import records
 pytest.importorskip("starlette", reason="needs the serve extra")
 from fastshapley.errors import InputError
 from fastshapley.export.graph import Graph
+from fastshapley.serving.batching import Batcher
 from fastshapley.serving.kserve_v1 import KSERVE_V1, read_rows, write_explanations, write_predictions
+from fastshapley.serving.model_loader import ServedModel
 from fastshapley.serving.serving_protocol import TooManyRowsError
 
 ROW = {"age": 40, "income": 31.5, "job": "chef", "city": "Bern", "member": True}
+
+
+def served(graph: Graph) -> ServedModel:
+    """Return a graph as the server has it."""
+    return ServedModel("people", graph, b"", Batcher(graph), digest="0123456789abcdef" * 4)
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +85,12 @@ def test_outputs_of_the_model_are_read_if_the_graph_needs_them(baseline_graph: P
 
 
 def test_every_address_is_described(graph: Graph) -> None:
-    described = {*KSERVE_V1.describe_server(), *KSERVE_V1.describe_model("people", graph, 100, False)}
+    described = {*KSERVE_V1.describe_server(), *KSERVE_V1.describe_model(served(graph), 100)}
     assert described == {path.format(name="people") for path in KSERVE_V1.paths}
 
 
 def test_the_description_lists_columns_and_categories(graph: Graph) -> None:
-    explain = KSERVE_V1.describe_model("people", graph, 100, False)["/v1/models/people:explain"]["post"]
+    explain = KSERVE_V1.describe_model(served(graph), 100)["/v1/models/people:explain"]["post"]
     schema = explain["requestBody"]["content"]["application/json"]["schema"]
     row = schema["anyOf"][1]
     assert list(row["properties"]) == ["age", "income", "job", "city", "member"]
@@ -104,7 +111,7 @@ def test_optional_outputs_are_described(conditional: Any) -> None:
     """An example without outputs is valid, and so are outputs with null."""
     jsonschema = pytest.importorskip("jsonschema")
     graph = Graph(conditional.graph)
-    explain = KSERVE_V1.describe_model("people", graph, 100, False)["/v1/models/people:explain"]["post"]
+    explain = KSERVE_V1.describe_model(served(graph), 100)["/v1/models/people:explain"]["post"]
     content = explain["requestBody"]["content"]["application/json"]
     example = content["example"]
     assert example.keys() == {"instances"}

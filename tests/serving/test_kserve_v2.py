@@ -11,11 +11,17 @@ import pytest
 pytest.importorskip("starlette", reason="needs the serve extra")
 from fastshapley.errors import InputError
 from fastshapley.export.graph import Graph
+from fastshapley.serving.batching import Batcher
 from fastshapley.serving.kserve_v2 import KSERVE_V2, model_metadata, read_rows, requested_outputs, write_outputs
-from fastshapley.serving.model_loader import ModelLoader
+from fastshapley.serving.model_loader import ModelLoader, ServedModel
 from fastshapley.serving.serving_protocol import TooManyRowsError
 
 ROW = {"age": 40, "income": 31.5, "job": "chef", "city": "Bern", "member": True}
+
+
+def served(graph: Graph) -> ServedModel:
+    """Return a graph as the server has it."""
+    return ServedModel("people", graph, b"", Batcher(graph), digest="0123456789abcdef" * 4)
 
 
 @pytest.fixture(scope="module")
@@ -175,12 +181,12 @@ def test_outputs_of_the_model_are_read_if_the_graph_needs_them(baseline_graph: P
 
 
 def test_every_address_is_described(graph: Graph) -> None:
-    described = {*KSERVE_V2.describe_server(), *KSERVE_V2.describe_model("people", graph, 100, False)}
-    assert described == {path.format(name="people", version="{version}") for path in KSERVE_V2.paths}
+    described = {*KSERVE_V2.describe_server(), *KSERVE_V2.describe_model(served(graph), 100)}
+    assert described == {path.format(name="people", version="0123456789abcdef") for path in KSERVE_V2.paths}
 
 
 def test_the_example_of_the_description_can_be_read(graph: Graph) -> None:
-    infer = KSERVE_V2.describe_model("people", graph, 100, False)["/v2/models/people/infer"]["post"]
+    infer = KSERVE_V2.describe_model(served(graph), 100)["/v2/models/people/infer"]["post"]
     example = infer["requestBody"]["content"]["application/json"]["example"]
     np.testing.assert_array_equal(read_rows(example, graph, 100)[0], graph.example()[0])
 
@@ -200,7 +206,7 @@ def test_optional_outputs_are_described(conditional: Any) -> None:
     assert [part["name"] for part in metadata["inputs"]] == ["rows", "outputs"]
     assert metadata["parameters"]["optional_inputs"] == ["outputs"]
     assert metadata["parameters"]["sums_to"] == "surrogate"
-    infer = KSERVE_V2.describe_model("people", graph, 100, False)["/v2/models/people/infer"]["post"]
+    infer = KSERVE_V2.describe_model(served(graph), 100)["/v2/models/people/infer"]["post"]
     content = infer["requestBody"]["content"]["application/json"]
     assert [part["name"] for part in content["example"]["inputs"]] == ["rows"]
     jsonschema.validate(content["example"], content["schema"])

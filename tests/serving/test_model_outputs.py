@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from problems import records
 
+pytest.importorskip("onnxruntime", reason="needs the onnx extra")
 from fastshapley.export.graph import Graph
+from fastshapley.export.onnx import describe
 from fastshapley.serving.model_outputs import OutputsError, model_outputs
 
 
@@ -42,3 +45,18 @@ def test_logits_become_probabilities_before_the_link(conditional: Any, tmp_path:
     np.testing.assert_allclose(model_outputs([[0.0, np.log(3)]], 1, graph), np.log([[0.25, 0.75]]))
     graph.link, graph.scale, graph.output_names = "logit", "probability", ["one"]
     np.testing.assert_allclose(model_outputs([-0.3, 800.0], 2, graph)[0], [-0.3])
+
+
+def test_a_graph_says_whether_the_model_returns_logits(conditional: Any) -> None:
+    """Only then its metadata has the entry, so other graphs have the same bytes as before."""
+    fitted = conditional.explainer.fitted_
+    assert describe(fitted, logits=True)["logits"] is True
+    assert "logits" not in describe(fitted)
+    assert not Graph(conditional.graph).logits
+
+
+def test_encoded_rows_are_decoded(graph: Graph, conditional: Any) -> None:
+    rows = [list(row.values()) for row in records(conditional.X[:20])]
+    assert graph.decode(graph.encode(rows)) == [
+        [float(value) if isinstance(value, int | float) else value for value in row] for row in rows
+    ]

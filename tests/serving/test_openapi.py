@@ -26,7 +26,7 @@ def test_every_protocol_describes_the_server_and_each_model(models: ModelStore) 
     assert document["info"]["version"] == __version__
     paths = [path for protocol in PROTOCOLS for path in protocol.paths]
     assert document["paths"].keys() == {
-        path.format(name=name, version="{version}") for path in paths for name in models
+        path.format(name=name, version=models[name].version) for path in paths for name in models
     }
     explain = document["paths"]["/v1/models/people:explain"]["post"]
     schema = explain["requestBody"]["content"]["application/json"]["schema"]

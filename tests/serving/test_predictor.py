@@ -18,6 +18,7 @@ from servers import Server, serving, until
 pytest.importorskip("uvicorn", reason="needs the serve extra")
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from fastshapley import cli
 from fastshapley.errors import InputError
 from fastshapley.serving.predictor import PredictorAddress
 
@@ -320,3 +321,32 @@ def test_an_address_may_be_that_of_a_server_or_of_a_call() -> None:
     assert (address.call_path, address.ready_path) == ("/v2/models/people/infer", "/v2/models/people/ready")
     address = PredictorAddress.parse("http://host/v2/models/a%20b/infer", "people")
     assert (address.url, address.call_path) == ("http://host", "/v2/models/a%20b/infer")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--predictor", "other=http://a"],
+            "--predictor is for 'other', which is not served: choose one of ['people']",
+        ),
+        (["--predictor", "http://a", "--predictor", "http://b"], "--predictor is given 2 times without a name"),
+        (
+            ["--predictor", "people=http://a", "--predictor", "people=http://b"],
+            "--predictor is given twice for 'people'",
+        ),
+        (["--predictor", "http://a", "--model", "m.onnx"], "people has both --predictor and --model"),
+        (["--model", "m.joblib"], "--model is 'm.joblib': serve takes an ONNX file (.onnx)"),
+        (
+            ["--predictor", "people=http://u:secret@a"],
+            "--predictor is 'http://***@a': pass an address without a user",
+        ),
+        (["--predictor", "http://a"], "people explains a surrogate, which does not take the model's output"),
+        (["more=x.onnx", "--model_name", "a"], "--model_name names one explainer, but there are 2"),
+    ],
+)
+def test_options_that_do_not_fit_are_errors_before_the_server_starts(
+    exported: Any, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert cli.main(["serve", str(exported.graph), *options]) == 1
+    assert message in capsys.readouterr().err

@@ -168,7 +168,8 @@ def _describe_server() -> dict[str, Any]:
     return {"/v1/models": {"get": operation("List the models", object_schema(models=names))}}
 
 
-def _describe_model(name: str, graph: Graph, max_rows: int, finds: bool = False) -> dict[str, Any]:
+def _describe_model(model: ServedModel, max_rows: int) -> dict[str, Any]:
+    name, graph, finds = model.name, model.graph, model.finds_outputs
     request, example = _describe_request(graph, max_rows, finds)
     number = {"type": "number"}
     value = number if len(graph.output_names) == 1 else array_schema(number)

@@ -24,7 +24,6 @@ from fastshapley.serving.openapi_schemas import (
     operation,
     sums_to_schema,
     tuple_schema,
-    with_not_found,
 )
 from fastshapley.serving.responses import JsonResponse
 from fastshapley.serving.server_state import ServerState
@@ -358,8 +357,9 @@ def _describe_server() -> dict[str, Any]:
     }
 
 
-def _describe_model(name: str, graph: Graph, max_rows: int, finds: bool = False) -> dict[str, Any]:
-    inputs = model_metadata(name, graph)["inputs"]
+def _describe_model(model: ServedModel, max_rows: int) -> dict[str, Any]:
+    graph, finds = model.graph, model.finds_outputs
+    inputs = model_metadata(model.name, graph)["inputs"]
     tensors = [
         {"name": part["name"], "shape": [1, *part["shape"][1:]], "datatype": part["datatype"], "data": data}
         for part, data in zip(inputs, _example_tensors(graph), strict=True)
@@ -375,12 +375,9 @@ def _describe_model(name: str, graph: Graph, max_rows: int, finds: bool = False)
     infer = operation("Return Shapley values as tensors", answer, request, {"inputs": needed})
     shown = operation("Return a model's input and output tensors", {"type": "object"})
     ready = operation("Check whether a model is ready", {"type": "object"})
-    parameter = {"name": "version", "in": "path", "required": True, "schema": {"type": "string"}}
-    path, version_path = f"/v2/models/{name}", _VERSION_PATH.replace("{name}", name)
     paths: dict[str, Any] = {}
-    for ending, method, what in (("", "get", shown), ("/ready", "get", ready), ("/infer", "post", infer)):
-        paths[path + ending] = {method: what}
-        paths[version_path + ending] = {method: with_not_found(what), "parameters": [parameter]}
+    for path in (f"/v2/models/{model.name}", _VERSION_PATH.format(name=model.name, version=model.version)):
+        paths |= {path: {"get": shown}, f"{path}/ready": {"get": ready}, f"{path}/infer": {"post": infer}}
     return paths
 
 

@@ -28,9 +28,9 @@ def openapi_document(state: ServerState, protocols: Sequence[Protocol]) -> dict[
     paths: dict[str, Any] = {}
     for protocol in protocols:
         paths |= protocol.describe_server()
-    for name, model in sorted(state.models.items()):
+    for _, model in sorted(state.models.items()):
         for protocol in protocols:
-            paths |= protocol.describe_model(name, model.graph, state.limits.rows, model.finds_outputs)
+            paths |= protocol.describe_model(model, state.limits.rows)
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {

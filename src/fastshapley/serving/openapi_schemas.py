@@ -191,23 +191,6 @@ def operation(
     return parts
 
 
-def with_not_found(described: dict[str, Any]) -> dict[str, Any]:
-    """Return an operation whose address names a version, which may not be served.
-
-    Parameters
-    ----------
-    described : dict
-        What `operation` returned.
-
-    Returns
-    -------
-    operation : dict
-        The same with the status 404.
-    """
-    missing = _response("This version is not served.", object_schema(error={"type": "string"}))
-    return {**described, "responses": {**described["responses"], "404": missing}}
-
-
 def _response(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 

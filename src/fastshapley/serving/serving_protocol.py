@@ -119,15 +119,14 @@ class Protocol:
     describe_server : callable
         Returns the OpenAPI paths of the server's addresses.
     describe_model : callable
-        Returns the OpenAPI paths of a model's addresses, from its name, its graph, the largest number of rows, and
-        whether the server finds the model's outputs itself.
+        Returns the OpenAPI paths of a model's addresses, from the model and the largest number of rows.
     """
 
     rows_routes: tuple[RowsRoute, ...]
     model_routes: tuple[ModelRoute, ...]
     server_routes: tuple[ServerRoute, ...]
     describe_server: Callable[[], dict[str, Any]]
-    describe_model: Callable[[str, Graph, int, bool], dict[str, Any]]
+    describe_model: Callable[[ServedModel, int], dict[str, Any]]
 
     @property
     def paths(self) -> list[str]:
