@@ -76,13 +76,13 @@ def test_categories_that_are_new_are_missing_and_named_once(
 ) -> None:
     files = files_of(tmp_path, FRAME.assign(job="king"), "parquet")
     with caplog.at_level(logging.WARNING, logger="fastshapley"):
-        found = read_table(TableSchema.of(FRAME), files, [list(FRAME)] * 2)
+        found = read_table(TableSchema.of(FRAME), files, [list(map(str, FRAME))] * 2)
     assert found["job"].isna().all()
     assert caplog.messages == ["column 'job' has values not seen at fit: they are treated as missing"]
 
 
 def test_files_without_rows_are_an_empty_table(tmp_path: Path) -> None:
-    found = read_table(TableSchema.of(FRAME), files_of(tmp_path, FRAME[:0], "csv"), [list(FRAME)] * 2)
+    found = read_table(TableSchema.of(FRAME), files_of(tmp_path, FRAME[:0], "csv"), [list(map(str, FRAME))] * 2)
     assert list(found) == list(FRAME)
     assert len(found) == 0
 
