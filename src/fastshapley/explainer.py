@@ -20,6 +20,7 @@ from fastshapley.errors import InputError
 from fastshapley.estimators import Estimate, exact, kernel, permutation
 from fastshapley.explain.anchoring import Anchor, ModelOutputs, anchor_values
 from fastshapley.explain.correction import Correction, correct
+from fastshapley.explain.precision import Precision, about_model
 from fastshapley.explanation import Values
 from fastshapley.export import file_format, onnx
 from fastshapley.fit import pipeline
@@ -358,8 +359,7 @@ class FastSHAP(SklearnInterface):
             )
         about: Literal["model", "game"] = "game"
         if stderr is not None and errors != "game" and self.fitted_.knows_game_error:
-            assert self.fitted_.errors is not None
-            stderr, about = (stderr.square() + self.fitted_.errors.game_variance.to(stderr)).sqrt(), "model"
+            stderr, about = about_model(self.fitted_, stderr), "model"
         found = Values(values, base, stderr, self.output_names_)
         if few is not None:
             found = replace(found, names=[self.output_names_[k] for k in few], squeezed=False)
@@ -410,6 +410,7 @@ class FastSHAP(SklearnInterface):
         outputs: Sequence[str] | None = None,
         part_rows: int = 1 << 18,
         workers: int | None = None,
+        **precision: Any,
     ) -> Explained:
         """Explain Parquet or CSV files of any size, and write the values as Parquet files.
 
@@ -433,6 +434,10 @@ class FastSHAP(SklearnInterface):
             The approximate number of rows per part.
         workers : int, optional
             The number of threads; by default one per processor.
+        **precision
+            ``errors``, ``budget``, ``tol`` and ``anchor``, as in a call of the explainer. A budget is an average
+            over some thousand rows. The files then also have columns ``error_std_<player>``, unless only ``anchor``
+            is given. For rows outside of the range of the training rows that are not corrected, these are NaN.
 
         Returns
         -------
@@ -441,9 +446,10 @@ class FastSHAP(SklearnInterface):
         """
         self._check_fitted()
         from fastshapley.bulk.job import explain_to
+        from fastshapley.bulk.precise_explainer import precise_explainer
 
         return explain_to(
-            self,
+            precise_explainer(self, _precision(precision)),
             source,
             output,
             keys=keys,
@@ -631,6 +637,14 @@ class FastSHAP(SklearnInterface):
     def _encode(self, X: Any) -> Rows:
         self._check_fitted()
         return self.schema_.encode(X).to(self.fitted_.device)
+
+
+def _precision(given: dict[str, Any]) -> Precision:
+    try:
+        return Precision(**given)
+    except TypeError:
+        unknown = sorted(set(given) - set(Precision.__dataclass_fields__))
+        raise TypeError(f"FastSHAP.explain_to() got unexpected keyword arguments {unknown}") from None
 
 
 def _shap_options(given: dict[str, Any]) -> ShapOptions:

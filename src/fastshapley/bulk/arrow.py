@@ -193,19 +193,41 @@ def value_names(players: Sequence[str], outputs: Sequence[str]) -> list[str]:
     return attribution_names(players, outputs, ("base_value", "prediction"))
 
 
-def value_columns(
-    explain: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], x: Tensor, count: int
-) -> list[pa.Array]:
-    """Return the columns of `value_names` for encoded rows.
+def error_names(players: Sequence[str], outputs: Sequence[str]) -> list[str]:
+    """Return the names of the columns with the standard errors of values.
+
+    Parameters
+    ----------
+    players : sequence of str
+        The names of the players.
+    outputs : sequence of str
+        The names of the outputs.
+
+    Returns
+    -------
+    list of str
+        The names, in the order of those of the values.
+
+    Examples
+    --------
+    >>> error_names(["age"], ["no", "yes"])
+    ['error_std_age_no', 'error_std_age_yes']
+    """
+    return [f"error_std{name.removeprefix('shap')}" for name in attribution_names(players, outputs)]
+
+
+def value_columns(explain: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor, count: int) -> list[pa.Array]:
+    """Return the columns of `value_names`, and then of `error_names` where there are errors, for encoded rows.
 
     Parameters
     ----------
     explain : callable
-        Returns values (n, players, outputs), base values (n, outputs) and predictions (n, outputs) of encoded rows.
+        Returns values (n, players, outputs), base values (n, outputs) and predictions (n, outputs) of encoded rows,
+        and possibly standard errors like the values.
     x : Tensor
         Encoded rows, (n, columns).
     count : int
-        The number of columns, (players + 2) * outputs.
+        The number of columns: (players + 2) * outputs, and players * outputs more with standard errors.
 
     Returns
     -------
@@ -214,7 +236,7 @@ def value_columns(
     """
     columns = np.empty((count, len(x)), dtype=np.float32)
     for start in range(0, len(x), _CHUNK_ROWS):
-        values, base, predictions = explain(x[start : start + _CHUNK_ROWS])
-        together = torch.cat([values, base[:, None], predictions[:, None]], dim=1)
+        values, base, predictions, *errors = explain(x[start : start + _CHUNK_ROWS])
+        together = torch.cat([values, base[:, None], predictions[:, None], *errors], dim=1)
         columns[:, start : start + _CHUNK_ROWS] = together.flatten(1).T.cpu().numpy()
     return [pa.array(column) for column in columns]

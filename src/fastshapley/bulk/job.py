@@ -30,21 +30,24 @@ from fastshapley.bulk.output_folder import Claim, OutputFolder
 from fastshapley.bulk.row_explainer import (
     BATCH_ROWS,
     RowExplainer,
+    anchored,
     batch_rows,
     column_fields,
     device_of,
     explain_columns,
+    precision_of,
     sample_outputs,
     table_schema,
     warn_of_missing_model,
     weights_of,
+    whose_sums,
 )
 from fastshapley.errors import InputError, PartError
 from fastshapley.fit.targets import available_threads
 from fastshapley.support.names import chosen_outputs
 from fastshapley.training.checkpoint import fingerprint
 from fastshapley.training.run import one_thread
-from fastshapley.value_functions.sums import SumsTo, sums_to
+from fastshapley.value_functions.sums import SumsTo
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +248,7 @@ class BulkRun:
         folder = self.job.folder
         folder.finish()
         seconds, kept = time.monotonic() - start, self.total - len(self.parts)
-        return Explained(folder.path, rows, parts, kept, seconds, sums_to(self.job.explainer.value_function_))
+        return Explained(folder.path, rows, parts, kept, seconds, whose_sums(self.job.explainer))
 
 
 def warn_of_unseen(unseen: Collection[str], known: set[str]) -> None:
@@ -284,7 +287,9 @@ def explain_to(
         What the run did.
     """
     run = prepare(explainer, source, output, keys=keys, outputs=outputs, part_rows=part_rows, progress=progress)
-    threads = available_threads(explainer.value_function_, device_of(explainer), most=_MOST_THREADS)
+    # The user's model is called by one thread, unless its game allows more.
+    most = _MOST_THREADS if anchored(explainer) is None else 1
+    threads = available_threads(explainer.value_function_, device_of(explainer), most=most)
     with one_thread(), closing(_on_threads(run.job, run.parts, workers or threads)) as done:
         return run.finish(done)
 
@@ -395,8 +400,8 @@ def _claim(job: Job, files: Files, part_rows: int, parts: Sequence[Part]) -> Cla
     # Runs of earlier versions had no slices. Their folders would hold other rows under the same names.
     divided = [slices] if any(part.skipped for part in parts) else []
     settings = (files.paths, part_rows, own.features, layout, own.outputs, job.explainer.normalize_, *divided)
-    key = fingerprint(*weights_of(job.explainer), settings)
-    said = sums_to(job.explainer.value_function_)
+    key = fingerprint(*weights_of(job.explainer), settings, *precision_of(job.explainer))
+    said = whose_sums(job.explainer)
     return Claim(key, sample_outputs(job.explainer), files.paths, part_rows, said)
 
 

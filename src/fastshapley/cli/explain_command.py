@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastshapley.cli.command import RESUMES, Result, add_command, add_model, add_quiet, load, whole
+from fastshapley.cli.command import RESUMES, Result, add_command, add_model, add_quiet, load, positive, whole
 from fastshapley.cli.early_checks import check_columns, rows_of_table, saved_explainer
 from fastshapley.errors import InputError
 from fastshapley.support.optional import require
@@ -29,6 +29,7 @@ def add(commands: Any) -> None:
         examples="""
             fastshapley explain credit.fastshap "rows/*.parquet" -o out/
             fastshapley explain credit.fastshap rows.csv -o out/ --keys customer --outputs yes
+            fastshapley explain credit.fastshap rows.csv -o out/ --errors --model model.joblib --trust
             fastshapley explain credit.fastshap s3://bucket/rows -o s3://bucket/out --ray auto
         """,
         keys="output (the folder), rows and parts (explained by this run), kept (parts of earlier runs), seconds, "
@@ -54,6 +55,7 @@ def add(commands: Any) -> None:
         "by a marginal or baseline value function, and by a conditional one for values that sum "
         "to the model's output instead of the surrogate's",
     )
+    _add_precision(parser)
     parser.add_argument(
         "--part-rows", type=whole, metavar="ROWS", help="approximate rows per part (default: 262,144)"
     )
@@ -68,18 +70,48 @@ def add(commands: Any) -> None:
     add_quiet(parser)
 
 
+def _add_precision(parser: argparse.ArgumentParser) -> None:
+    precise = parser.add_argument_group("standard errors and corrections (columns error_std_<player>)")
+    precise.add_argument("--errors", action="store_true", help="also write the standard error of each value")
+    precise.add_argument(
+        "--errors-about",
+        choices=["model", "game"],
+        default="model",
+        help="whose Shapley values the errors are about (default: model)",
+    )
+    precise.add_argument(
+        "--budget", type=whole, metavar="EVALUATIONS", help="evaluations per row, on average, to correct the values"
+    )
+    precise.add_argument(
+        "--tol",
+        type=positive,
+        help="correct each row until its largest standard error is below TOL times the range of its values",
+    )
+    precise.add_argument(
+        "--anchor",
+        choices=["game", "model"],
+        default="game",
+        help="model: make the values of a surrogate's game sum to the model's output (default: game)",
+    )
+
+
 def _run(options: argparse.Namespace) -> Result:
     files = _checked(options)
     explainer = load(options)
     explainer.progress = not options.quiet
-    settings = {"keys": options.keys, "outputs": options.outputs, "workers": options.workers}
+    settings: dict[str, Any] = {"keys": options.keys, "outputs": options.outputs, "workers": options.workers}
+    errors: bool | str = options.errors and (options.errors_about == "model" or "game")
+    precision = {"errors": errors, "budget": options.budget, "tol": options.tol, "anchor": options.anchor}
     if options.part_rows is not None:
         settings["part_rows"] = options.part_rows
     if options.ray is None:
-        found = explainer.explain_to(files, options.output, **settings)
+        found = explainer.explain_to(files, options.output, **settings, **precision)
     else:
         from fastshapley.bulk import ray_explain
+        from fastshapley.bulk.precise_explainer import precise_explainer
+        from fastshapley.explain.precision import Precision
 
+        explainer = precise_explainer(explainer, Precision(**precision))
         address = options.ray or None
         found = ray_explain.explain_to(explainer, files, options.output, address=address, **settings)
     return Result(str(found), asdict(found))

@@ -37,6 +37,8 @@ class Correction:
         The seed of the coalitions.
     progress : bool
         Whether a progress bar is shown.
+    warns : bool
+        Whether rows outside of the range of the training rows, whose errors are unknown, are warned of.
     """
 
     budget: int | None = None
@@ -44,6 +46,7 @@ class Correction:
     start: shap.Explanation | None = None
     random_state: Any = None
     progress: bool = False
+    warns: bool = True
 
 
 def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -> tuple[Tensor, Tensor]:
@@ -91,7 +94,9 @@ def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -
         variance = torch.where(known.isnan(), variance, known)
     if correction.budget is None and correction.tol is None:
         unknown = fitted.errors.outside(x) if correction.start is None else known.isnan().all((1, 2))
-        return values, _known(variance.sqrt(), unknown)
+        if correction.warns:
+            _warn(unknown)
+        return values, variance.sqrt().masked_fill(unknown[:, None, None], torch.nan)
     check_evaluable(fitted.game)
     found = refine(
         fitted.game,
@@ -108,8 +113,8 @@ def correct(fitted: Fitted, x: Tensor, values: Tensor, correction: Correction) -
     return torch.from_numpy(found.values).to(values), torch.from_numpy(found.stderr).to(values)
 
 
-def _known(stderr: Tensor, outside: Tensor) -> Tensor:
-    """Return standard errors (n, players, outputs), NaN for rows outside of the range of the training rows."""
+def _warn(outside: Tensor) -> None:
+    """Warn of rows outside of the range of the training rows."""
     if (count := int(outside.sum())) > 0:
         logger.warning(
             "%d of %d rows have numbers outside of the range of the training rows, where the network's error is "
@@ -117,4 +122,3 @@ def _known(stderr: Tensor, outside: Tensor) -> Tensor:
             count,
             len(outside),
         )
-    return stderr.masked_fill(outside[:, None, None], torch.nan)
