@@ -210,6 +210,16 @@ class TestCalls:
             assert list(largest.output_names[i]) == [fitted.output_names_[k]]
         assert len(set(totals.argmax(1))) > 1
 
+    def test_additivity_is_checked_if_asked_for(self) -> None:
+        X = numbers(200)
+        quick = explainer(lambda rows: rows[:, 0], normalize="never").fit(X)
+        for explain in (quick, quick.shap_values):
+            explain(X[:5])
+            with pytest.raises(InputError, match="check_additivity is True"):
+                explain(X[:5], check_additivity=True)
+        normal = explainer(lambda rows: rows[:, 0]).fit(X)
+        assert normal(X[:5], check_additivity=True).shape == normal.shap_values(X[:5], check_additivity=True).shape
+
     def test_fitted_attributes_do_not_exist_before_fit(self) -> None:
         new = FastSHAP(lambda rows: rows[:, 0])
         for name in ("expected_value", "feature_names", "output_names_"):

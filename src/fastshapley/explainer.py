@@ -64,6 +64,8 @@ class ShapOptions:
         The largest number of rows in one forward pass.
     silent : bool
         Whether to hide the progress bar.
+    check_additivity : bool
+        Whether to raise an error if values do not sum to the output. With ``normalize="never"`` they may not.
     """
 
     max_evals: int | Literal["auto"] = "auto"
@@ -71,6 +73,7 @@ class ShapOptions:
     error_bounds: bool = False
     batch_size: int | Literal["auto"] = "auto"
     silent: bool = False
+    check_additivity: bool = False
 
     def __post_init__(self) -> None:
         if self.main_effects:
@@ -103,7 +106,9 @@ class FastSHAP(SklearnInterface):
         Which columns form a player; by default each column is one. With `Superpixels`, ``X`` holds images: a tensor
         or an array (n, channels, height, width) as the model takes it, or a Dataset or DataLoader of such images.
     link : {"identity", "logit", "log"}
-        The function of the model's output that is explained. ``"logit"`` explains log-odds.
+        The function of the model's output that is explained. ``"logit"`` explains log-odds: for hidden players,
+        those of the average probability, not the average of the log-odds. For the latter, pass a model that returns
+        log-odds.
     logits : bool
         Whether the model is a classifier that returns logits, which are turned into probabilities first.
     network : torch.nn.Module, Backbone or UNet, optional
@@ -319,8 +324,8 @@ class FastSHAP(SklearnInterface):
             For images, whether to share a player's value among its pixels.
         **shap_options
             The options of shap's explainers: ``max_evals`` (a budget), ``main_effects`` (must be False),
-            ``error_bounds`` (the same as ``errors``), ``batch_size`` (rows per forward pass) and ``silent`` (no
-            progress bar).
+            ``error_bounds`` (the same as ``errors``), ``batch_size`` (rows per forward pass), ``silent`` (no
+            progress bar) and ``check_additivity`` (an error if values do not sum to the output).
 
         Returns
         -------
@@ -360,6 +365,8 @@ class FastSHAP(SklearnInterface):
         about: Literal["model", "game"] = "game"
         if stderr is not None and errors != "game" and self.fitted_.knows_game_error:
             stderr, about = about_model(self.fitted_, stderr), "model"
+        if options.check_additivity and anchor == "game":
+            self.fitted_.check_sums(x, values, base, few)
         found = Values(values, base, stderr, self.output_names_)
         if few is not None:
             found = replace(found, names=[self.output_names_[k] for k in few], squeezed=False)
@@ -371,7 +378,13 @@ class FastSHAP(SklearnInterface):
         return explanation
 
     def shap_values(
-        self, X: Any, *, upsample: bool = False, nsamples: int | Literal["auto"] = "auto", silent: bool = False
+        self,
+        X: Any,
+        *,
+        upsample: bool = False,
+        nsamples: int | Literal["auto"] = "auto",
+        silent: bool = False,
+        check_additivity: bool = False,
     ) -> NDArray[np.float64]:
         """Return Shapley values as an array.
 
@@ -385,6 +398,8 @@ class FastSHAP(SklearnInterface):
             A budget of evaluations per row, as shap's KernelExplainer has it.
         silent : bool
             Whether to hide the progress bar.
+        check_additivity : bool
+            Whether to raise an error if values do not sum to the output. With ``normalize="never"`` they may not.
 
         Returns
         -------
@@ -395,10 +410,12 @@ class FastSHAP(SklearnInterface):
         """
         x = self._encode(X)
         self.fitted_.warn_of_new_gaps(x)
-        values, _ = self.fitted_.forward(x)
+        values, base = self.fitted_.forward(x)
         if nsamples != "auto":
             correction = Correction(nsamples, random_state=self.random_state, progress=self.progress and not silent)
             values, _ = correct(self.fitted_, x[:], values, correction)
+        if check_additivity:
+            self.fitted_.check_sums(x, values, base)
         return self.schema_.shaped_values(values, self.partition_, upsample=upsample)
 
     def explain_to(

@@ -42,6 +42,16 @@ def test_without_normalisation_values_are_the_outputs_of_the_network(fitted: Fit
     torch.testing.assert_close(predictions, grand_values(fitted.game, x))
 
 
+def test_sums_are_checked_where_values_are_not_normalised(fitted: Fitted) -> None:
+    x = fitted.schema.encode(numbers(30, seed=1))
+    fitted.check_sums(x, *fitted.forward(x))
+    raw = replace(fitted, normalize="never")
+    values, base = fitted.forward(x)
+    raw.check_sums(x, values, base)
+    with pytest.raises(InputError, match="check_additivity is True, and values miss the sum by up to 0"):
+        raw.check_sums(x, 0.9 * values, base)
+
+
 @pytest.mark.parametrize("outputs", [[3], [2, 0], [0, 1, 2, 3], range(6)])
 @pytest.mark.parametrize("normalize", ["always", "never"])
 def test_some_outputs_are_those_of_all(outputs: Any, normalize: Any) -> None:

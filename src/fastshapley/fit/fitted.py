@@ -28,6 +28,7 @@ from fastshapley.value_functions.protocol import grand_values, null_values
 logger = logging.getLogger(__name__)
 
 FORWARD_ROWS = 8192  # rows explained in one forward pass, at most
+SUM_TOLERANCE = 0.01  # share of the range of an output that values may miss their sum by
 FORWARD_ENTRIES = 1 << 22  # values or inputs of these rows, at most
 
 
@@ -172,6 +173,26 @@ class Fitted:
             return values, base, base + values.sum(1)
         grand = grand_values(self.game, x[:])
         return values, base, grand if outputs is None else grand[:, list(outputs)]
+
+    def check_sums(self, x: Rows, values: Tensor, base: Tensor, outputs: Sequence[int] | None = None) -> None:
+        """Check that values (n, players, outputs) and base values sum to the game's values of the grand coalition.
+
+        Raises
+        ------
+        InputError
+            If the sum of a row is further off than a hundredth of the range of the output.
+        """
+        if self.normalized:  # They do.
+            return
+        grand = grand_values(self.game, x[:])
+        grand = grand if outputs is None else grand[:, list(outputs)]
+        gaps = (base + values.sum(1) - grand).abs().amax(0)
+        ranges = grand.amax(0) - grand.amin(0) if len(grand) > 1 else grand.abs().amax(0)
+        if bool((gaps > SUM_TOLERANCE * ranges).any()):
+            raise InputError(
+                f"check_additivity is True, and values miss the sum by up to {float(gaps.max()):.3g}: the "
+                "explainer has normalize='never'. Fit with normalize='always', or leave check_additivity out"
+            )
 
     def warn_of_new_gaps(self, x: Rows) -> None:
         """Warn of columns that have gaps now and had none at fit: the network takes these for the mean."""
