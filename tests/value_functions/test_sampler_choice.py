@@ -71,6 +71,27 @@ def test_a_single_sampler_needs_no_comparison() -> None:
     assert choose_sampler([fitted(MarginalSampler(), DONORS)], ROWS[:0], generator(), Clock()).numbers == (0,)
 
 
+def test_a_sampler_that_is_too_slow_is_left_out() -> None:
+    """The clock of the test says how slow it is."""
+    now = [0.0]
+
+    def slow(x: Tensor, s: Tensor, generator: torch.Generator) -> Tensor:
+        now[0] += 0.1 * len(x)
+        return shifted(0.0)(x, s, generator)
+
+    def own() -> ConditionalSampler:
+        sampler: ConditionalSampler = fitted(GivenSampler(slow), DONORS)
+        return sampler
+
+    clock = Clock(now=lambda: now[0])
+    fast = fitted(MarginalSampler(), DONORS)
+    found = choose_sampler([own(), fast, given(1.5)], ROWS, generator(), clock, slowest=0.01)
+    assert found.kept == (1, 2)
+    assert 0 not in found.numbers
+    assert choose_sampler([own(), fast], ROWS, generator(), clock, slowest=1.0).kept == (0, 1)
+    assert choose_sampler([own(), own()], ROWS, generator(), clock, slowest=0.01).kept == (0,)
+
+
 def test_few_rows_are_compared_if_there_is_no_time() -> None:
     calls = []
 

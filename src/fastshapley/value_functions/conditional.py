@@ -50,6 +50,8 @@ ROW_DRAWS = 1 << 15  # draws for all coalitions of a row: with few players, each
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
 CHOICE_TIME = 0.05  # share of the time that is left for choosing the usual sampler
+DRAWING_TIME = 0.5  # share of the time for coalitions in which a sampler must be able to draw `FEWEST_DRAWS` rows
+FEWEST_DRAWS = 100_000  # drawn rows without which a network learns little
 COMPARISON_TIME = 0.05  # share of the time that is left for comparing games, apart from calls of the model
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
 SHARED_COALITIONS = 16  # rows that have the same coalitions in training
@@ -178,11 +180,14 @@ class Conditional(BaseGame):
             if processes.rank > 0:
                 sampler.restore(donors, tensors, config, alone.seed)
         generator = alone.generator("sampler choice")
-        clock = alone.within(CHOICE_TIME).clock
-        choice = processes.share(lambda: choose_sampler(samplers, x_val, generator, clock))
-        usual = choice.numbers[0]
-        if len(choice.numbers) > 1:
-            usual, samplers = len(samplers), (*samplers, _blended(samplers, choice.numbers))
+        clock, targets = alone.within(CHOICE_TIME).clock, recipe.targets or Targets()
+        slowest = DRAWING_TIME * min(alone.clock.left(), targets.seconds) / FEWEST_DRAWS
+        choice = processes.share(lambda: choose_sampler(samplers, x_val, generator, clock, slowest))
+        samplers = tuple(samplers[number] for number in choice.kept)
+        numbers = [choice.kept.index(number) for number in choice.numbers]
+        usual = numbers[0]
+        if len(numbers) > 1:
+            usual, samplers = len(samplers), (*samplers, _blended(samplers, numbers))
         if alone.clock.seconds < math.inf:
             affordable = COMPARISON_TIME * alone.clock.left() / max(1e-9, choice.pace * each)
             coalitions = processes.share(lambda: max(game_choice.FEWEST, int(min(coalitions, affordable))))

@@ -6,8 +6,9 @@ games, and needs no calls of the model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -24,7 +25,8 @@ DRAWS = 16  # drawn rows per coalition
 EVALUATED = 4096  # coalitions of all rows, at most
 ENTRIES = 1 << 22  # numbers in all rows that one sampler draws, at most
 FEWEST, MOST = 2, 8  # coalitions of each size per row
-TIMED_ROWS = 8  # rows after which the time is checked
+LARGEST_PART = 4  # binary logarithm of the largest number of rows between two looks at the clock
+SHORT = 1.0  # seconds up to which a sampler is never too slow
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,23 @@ class SamplerChoice:
     ----------
     numbers : tuple of int
         The number of the best sampler, or the numbers of the best two if they may be better together.
+    kept : tuple of int
+        The numbers of the samplers that are fast enough.
     pace : float
-        The seconds that drawing a row takes, on average over the samplers.
+        The seconds that drawing a row takes, on average over these.
     """
 
     numbers: tuple[int, ...]
+    kept: tuple[int, ...]
     pace: float = 0.0
 
 
 def choose_sampler(
-    samplers: Sequence[ConditionalSampler], x: Tensor, generator: torch.Generator, clock: Clock
+    samplers: Sequence[ConditionalSampler],
+    x: Tensor,
+    generator: torch.Generator,
+    clock: Clock,
+    slowest: float = math.inf,
 ) -> SamplerChoice:
     """Return the best sampler, or the best two.
 
@@ -57,29 +66,61 @@ def choose_sampler(
     generator : torch.Generator
         The source of random numbers.
     clock : Clock
-        The time that this may take. At least a few rows are compared.
+        The time that this may take. At least one row is compared.
+    slowest : float
+        The seconds that drawing a row may take. The fastest sampler may always be chosen.
     """
     if len(samplers) == 1:
-        return SamplerChoice((0,))
+        return SamplerChoice((0,), (0,))
     donors = samplers[0].donors
     rows, s = _questions(x, len(donors.players), generator)
     # The score is that of independent draws. Evenly spaced ones would favour samplers that keep them apart.
     numbers = torch.randint(len(donors), (*s.shape[:2], DRAWS), generator=generator, device=x.device)
     energy = partial(_energy, EnergyScore.of(donors))
-    compared, before = [], clock.elapsed()
-    for part in zip(x[rows].split(TIMED_ROWS), s.split(TIMED_ROWS), numbers.split(TIMED_ROWS), strict=True):
-        compared.append((part, torch.stack([energy(sampler, *part) for sampler in samplers])))
+    tried = [_Trial(number) for number in range(len(samplers))]
+    parts, drawn = [], 0
+    sizes = _growing(len(rows))
+    for part in zip(x[rows].split(sizes), s.split(sizes), numbers.split(sizes), strict=True):
+        parts.append(part)
+        drawn += part[2].numel()
+        for trial in tried:
+            before = clock.elapsed()
+            trial.energies.append(energy(samplers[trial.number], *part))
+            trial.seconds += clock.elapsed() - before
+        fast = [trial for trial in tried if trial.seconds < SHORT or trial.seconds <= slowest * drawn]
+        tried = fast or [min(tried, key=lambda trial: trial.seconds)]
         if clock.left() <= 0:
             break
-    drawn = sum(part[2].numel() for part, _ in compared) * len(samplers)
-    pace = (clock.elapsed() - before) / drawn
-    energies = torch.cat([found for _, found in compared], dim=1)
-    totals = energies.mean(1).tolist()
-    first, second = sorted(range(len(samplers)), key=lambda number: totals[number])[:2]
-    blend = BlendSampler(samplers[first], samplers[second], (first, second))
-    loss = torch.cat([energy(blend, *part) - found[first] for part, found in compared])
-    alone = float(loss.mean()) > DIFFERENT * float(loss.std()) / len(loss) ** 0.5
-    return SamplerChoice((first,) if alone else blend.numbers, pace)
+    kept = tuple(trial.number for trial in tried)
+    pace = sum(trial.seconds for trial in tried) / (drawn * len(tried))
+    best, *others = sorted(tried, key=_Trial.total)
+    if not others:
+        return SamplerChoice((best.number,), kept, pace)
+    both = best.number, others[0].number
+    blend = BlendSampler(samplers[both[0]], samplers[both[1]], both)
+    loss = torch.cat([energy(blend, *part) for part in parts]) - torch.cat(best.energies)
+    alone = float(loss.mean()) > DIFFERENT * float(loss.std(correction=0)) / len(loss) ** 0.5
+    return SamplerChoice((best.number,) if alone else both, kept, pace)
+
+
+@dataclass
+class _Trial:
+    """The energy scores of one sampler, (n,) for each part of the rows, and the time that they took."""
+
+    number: int
+    energies: list[Tensor] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def total(self) -> float:
+        return float(torch.cat(self.energies).mean())
+
+
+def _growing(rows: int) -> list[int]:
+    """Return the sizes of parts of rows, which grow: the first one says early how fast samplers are."""
+    sizes: list[int] = []
+    while (left := rows - sum(sizes)) > 0:
+        sizes.append(min(left, 1 << min(len(sizes), LARGEST_PART)))
+    return sizes
 
 
 def _questions(x: Tensor, players: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
