@@ -61,6 +61,7 @@ def test_the_explainer_has_the_documented_signature() -> None:
         "network",
         "normalize",
         "penalty",
+        "output_names",
         "recipe",
         "time_budget",
         "evaluation_budget",

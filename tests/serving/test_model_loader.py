@@ -24,6 +24,12 @@ def graph(exported: Any) -> Graph:
     return Graph(exported.graph)
 
 
+@pytest.fixture
+def saved(exported: Any, tmp_path: Path) -> Path:
+    """A copy of the saved explainer, beside which no server has kept a graph."""
+    return Path(shutil.copy(exported.saved, tmp_path))
+
+
 def command(script: str) -> list[str]:
     """Return a command that runs a script in place of the export. Its arguments are source, --output and target."""
     return [sys.executable, "-c", textwrap.dedent(script)]
@@ -52,25 +58,25 @@ def test_a_damaged_graph_is_an_error_with_its_path(exported: Any, tmp_path: Path
         ModelLoader().load("people", short)
 
 
-def test_an_export_that_fails_is_an_error_with_its_last_message(exported: Any) -> None:
+def test_an_export_that_fails_is_an_error_with_its_last_message(saved: Path) -> None:
     fail = command("import sys; sys.exit('a warning\\nfastshapley export: the file is cut short')")
     with pytest.raises(FileFormatError, match=r"people\.fastshap cannot be served: the file is cut short$"):
-        ModelLoader(export_command=fail).load("people", exported.saved)
+        ModelLoader(export_command=fail).load("people", saved)
 
 
-def test_an_export_that_takes_too_long_is_stopped(exported: Any) -> None:
+def test_an_export_that_takes_too_long_is_stopped(saved: Path) -> None:
     wait = command("import time; time.sleep(600)")
     with pytest.raises(FileFormatError, match=r"its export took more than 0\.05 seconds"):
-        ModelLoader(0.05, export_command=wait).load("people", exported.saved)
+        ModelLoader(0.05, export_command=wait).load("people", saved)
 
 
-def test_closing_stops_a_running_export(exported: Any) -> None:
+def test_closing_stops_a_running_export(saved: Path) -> None:
     loader = ModelLoader(export_command=command("import time; time.sleep(600)"))
     errors: list[Exception] = []
 
     def load() -> None:
         try:
-            loader.load("people", exported.saved)
+            loader.load("people", saved)
         except FileFormatError as error:
             errors.append(error)
 
