@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -20,7 +21,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from fastshapley import cli
 from fastshapley.errors import InputError
-from fastshapley.serving.predictor import PredictorAddress
+from fastshapley.export.graph import Graph
+from fastshapley.serving.predictor import Predictor, PredictorAddress
+from fastshapley.serving.responses import RequestError
 
 EXPLAIN, PREDICT, INFER = "/v1/models/people:explain", "/v1/models/people:predict", "/v2/models/people/infer"
 
@@ -350,3 +353,73 @@ def test_options_that_do_not_fit_are_errors_before_the_server_starts(
 ) -> None:
     assert cli.main(["serve", str(exported.graph), *options]) == 1
     assert message in capsys.readouterr().err
+
+
+class TestInThisProcess:
+    """The same class without a server around it."""
+
+    @staticmethod
+    def ask(address: PredictorAddress, rows: list[Any], graph: Graph, seconds: float = 10.0) -> list[Any]:
+        async def asked() -> list[Any]:
+            asking = Predictor(address, seconds=seconds)
+            try:
+                found: list[Any] = await asking(rows, graph)
+                return found
+            finally:
+                await asking.close()
+
+        return asyncio.run(asked())
+
+    @pytest.mark.parametrize("protocol", ["v1", "v2"])
+    def test_it_returns_what_the_model_returns(
+        self, predictor: TestPredictor, conditional: Any, protocol: Any
+    ) -> None:
+        rows, graph = records(conditional.X[:7]), Graph(conditional.graph)
+        found = self.ask(PredictorAddress(predictor.url, "people", protocol), rows, graph)
+        np.testing.assert_allclose(found, chances(rows))
+
+    @pytest.mark.parametrize(
+        ("returned", "status", "message"),
+        [
+            (Response("no", 400), 502, "answered 400: no"),
+            (Response("busy", 503), 503, "answered 503: busy"),
+            (Response("no JSON"), 502, "sent no predictions"),
+            (JSONResponse({"predictions": [1]}), 502, "did not send one prediction for each of 3 rows"),
+            (RedirectResponse("http://127.0.0.1:1/"), 502, "a redirect to 'http://127.0.0.1:1/', which is not"),
+        ],
+    )
+    def test_failures_have_a_status_and_a_reason(
+        self, predictor: TestPredictor, conditional: Any, returned: Response, status: int, message: str
+    ) -> None:
+        predictor.respond = answered(returned)
+        address, graph = PredictorAddress(predictor.url, "people"), Graph(conditional.graph)
+        with pytest.raises(RequestError, match=message) as failure:
+            self.ask(address, records(conditional.X[:3]), graph)
+        assert failure.value.status == status
+
+    def test_a_slow_or_absent_predictor_is_not_waited_for(self, predictor: TestPredictor, conditional: Any) -> None:
+        rows, graph = records(conditional.X[:1]), Graph(conditional.graph)
+        predictor.seconds = 5.0
+        with pytest.raises(RequestError, match=r"did not answer within 0\.1 seconds") as failure:
+            self.ask(PredictorAddress(predictor.url, "people"), rows, graph, seconds=0.1)
+        assert failure.value.status == 504
+        with pytest.raises(RequestError, match="cannot be reached") as failure:
+            self.ask(PredictorAddress("http://127.0.0.1:1", "people"), rows, graph)
+        assert failure.value.status == 503
+
+    @pytest.mark.parametrize("ready", [True, False])
+    def test_it_is_ready_when_the_predictor_is(self, predictor: TestPredictor, ready: bool) -> None:
+        predictor.ready = ready
+
+        async def watched() -> Predictor:
+            asking = Predictor(PredictorAddress(predictor.url, "people"))
+            task = asyncio.create_task(asking.watch())
+            while asking.reason == "the predictor was not asked yet":
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asking.close()
+            return asking
+
+        found = asyncio.run(asyncio.wait_for(watched(), 30))
+        assert found.ready is ready
+        assert ready or "answered 503" in found.reason
