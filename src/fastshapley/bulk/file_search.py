@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 READERS = 16  # threads that open files: most of the time is spent waiting
 _SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz")
+_ENDINGS = ", ".join(_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _files_at(system: fs.FileSystem, path: str, place: str, besides: str) -> lis
     if files and not outside:
         raise InputError(f"{place} is inside the output folder {besides}: choose another output folder")
     if not files:
-        raise InputError(f"no file at {place}: pass a file, a folder or a glob of files that end in {_SUFFIXES}")
+        raise InputError(f"no file at {place}: pass a file, a folder or a glob of files that end in {_ENDINGS}")
     return sorted(outside, key=lambda file: file.path)
 
 
@@ -165,7 +166,7 @@ def _expand(system: fs.FileSystem, path: str, place: str) -> list[fs.FileInfo]:
     info = system.get_file_info(path)
     if info.type == fs.FileType.File:
         if not _is_supported(path):
-            raise InputError(f"{place} is not a supported file: its name must end in one of {_SUFFIXES}")
+            raise InputError(f"{place} is not a supported file: its name must end in one of {_ENDINGS}")
         return [info]
     if info.type == fs.FileType.Directory:
         return _inside(system, path)
@@ -199,7 +200,7 @@ def _supported(files: Sequence[fs.FileInfo], place: str) -> list[fs.FileInfo]:
     if others := sorted(file.path for file in files if not _is_supported(file.path)):
         logger.warning(
             "skipping %d files in %s whose names do not end in one of %s, such as %s",
-            *(len(others), place, _SUFFIXES, others[:3]),
+            *(len(others), place, _ENDINGS, others[:3]),
         )
     return [file for file in files if _is_supported(file.path)]
 
