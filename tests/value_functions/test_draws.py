@@ -39,3 +39,10 @@ def test_random_starts_of_a_row_are_spread_evenly() -> None:
     starts = NUMBERS.random_starts(5, 64, torch.Generator().manual_seed(0)).unflatten(0, (5, 64))
     assert float(starts.sort(1).values.diff(dim=1).max()) < 3 / 64
     assert len(starts[:, 0].unique()) == 5
+
+
+def test_thousands_of_players_have_draws_too() -> None:
+    """The numbers of their coalitions exceed the largest float."""
+    found = draws_by_size(2000, 1024, 4)
+    assert len(found) == 2001
+    assert set(found[1:-1]) == {4}

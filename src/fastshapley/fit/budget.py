@@ -35,6 +35,8 @@ from fastshapley.value_functions.protocol import ValueFunction
 GAME_TIME = 0.4  # to train the surrogate
 LABEL_TIME = 0.5  # share of the surrogate's time for calling the model
 NETWORK_TIME = 0.85  # to evaluate coalitions and train the explainer network
+LEAST_NETWORK_TIME = 0.5  # the same, where the report needs more time than usual
+TRIAL_TIME = 0.02  # share of the time in which some coalitions may be evaluated to find that out
 VALIDATION_TIME = 0.1  # share of the network's time for the coalitions that choose the best epoch
 COALITION_TIME = 0.4  # share of the network's time for the coalitions that it learns from
 ERROR_BAR_TIME = 0.5  # share of the time after the network; the report has the rest

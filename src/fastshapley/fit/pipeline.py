@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,16 @@ import torch
 from torch import Tensor
 
 from fastshapley.data.model_adapter import ModelFunction
-from fastshapley.fit.budget import ERROR_BAR_TIME, GAME_TIME, LABEL_TIME, NETWORK_TIME, SAMPLING_EFFORT, Budget
+from fastshapley.fit.budget import (
+    ERROR_BAR_TIME,
+    GAME_TIME,
+    LABEL_TIME,
+    LEAST_NETWORK_TIME,
+    NETWORK_TIME,
+    SAMPLING_EFFORT,
+    TRIAL_TIME,
+    Budget,
+)
 from fastshapley.fit.fitted import Fitted
 from fastshapley.fit.network import NetworkFit, NetworkProblem, build_network, fit_network
 from fastshapley.fit.settings import Settings
@@ -30,10 +40,17 @@ from fastshapley.training.run import Run, one_thread
 from fastshapley.trust.drift import Reference
 from fastshapley.trust.effort import REPORT_ROWS, Allowance
 from fastshapley.trust.error_bars import ErrorBarRows, ErrorBars, fit_error_bars, normalized_values
-from fastshapley.trust.measurement import MeasuredNetwork, measure_network
+from fastshapley.trust.measurement import (
+    FEWEST_ROWS,
+    ROW_EVALUATIONS,
+    TIMED_COALITIONS,
+    MeasuredNetwork,
+    evaluation_seconds,
+    measure_network,
+)
 from fastshapley.trust.report import Report
 from fastshapley.value_functions import BaseGame, Problem, ValueFunction
-from fastshapley.value_functions.base_game import is_fitted, is_noisy, training_game
+from fastshapley.value_functions.base_game import called_model, cost, is_fitted, is_noisy, training_game
 from fastshapley.value_functions.registry import AUTO, automatic_game, new_game
 
 logger = logging.getLogger(__name__)
@@ -181,13 +198,30 @@ def _fit_network(
         game,
         TrainingRows(setup.x, setup.x_val, setup.schema.discrete, setup.partition.owner),
         recipe,
-        setup.run.within(NETWORK_TIME),
+        setup.run.within(_network_share(setup, game)),
         normalized=settings.normalize == "always",
         penalty=settings.penalty,
         update=setup.updating,
         trees=trees,
     )
     return network, fit_network(network, problem)
+
+
+def _network_share(setup: Setup, game: ValueFunction) -> float:
+    """Return the share of the time for the network: less where the report needs more than what is left after it."""
+    each = _evaluation_seconds(setup, game)
+    if each is None:
+        return NETWORK_TIME
+    needed = each * FEWEST_ROWS * ROW_EVALUATIONS * game.players / (1 - ERROR_BAR_TIME)
+    return min(NETWORK_TIME, max(LEAST_NETWORK_TIME, 1 - needed / max(setup.run.clock.left(), 1e-9)))
+
+
+def _evaluation_seconds(setup: Setup, game: ValueFunction) -> float | None:
+    """Return how long an evaluation takes; None if there is no time limit, or if it costs too much to find out."""
+    left, model = setup.run.clock.left(), called_model(game)
+    if left == math.inf or model is None or model.pace * cost(game) * TIMED_COALITIONS > TRIAL_TIME * left:
+        return None
+    return evaluation_seconds(game, setup.x_report, setup.run)
 
 
 # -- error bars and report
@@ -256,6 +290,8 @@ def _measure_report(subject: _Subject, errors: ErrorBars | None) -> tuple[Report
     if not (subject.recipe.trains_explainer or setup.updating):
         return None, torch.zeros(0)
     budget, run = subject.budget, setup.run.alone()
+    each = _evaluation_seconds(setup, subject.game)
+    pace = subject.trained.pace if each is None else each / cost(subject.game)
     measured = measure_network(
         MeasuredNetwork(
             subject.network,
@@ -270,7 +306,7 @@ def _measure_report(subject: _Subject, errors: ErrorBars | None) -> tuple[Report
         ),
         setup.x_report,
         run,
-        Allowance(budget.for_report(subject.game), run.clock.left(), subject.trained.pace),
+        Allowance(budget.for_report(subject.game), run.clock.left(), pace),
         model_calls=budget.left(),
     )
     return measured.report, measured.model_distances

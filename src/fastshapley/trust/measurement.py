@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +20,7 @@ from fastshapley.estimators.residuals import residuals
 from fastshapley.metrics import r2
 from fastshapley.networks.explainer_network import ExplainerNetwork
 from fastshapley.objective import normalize
-from fastshapley.training.run import Run
+from fastshapley.training.run import Clock, Run
 from fastshapley.trust import effort
 from fastshapley.trust.effort import Allowance
 from fastshapley.trust.error_bars import ErrorBars, normalized_values
@@ -47,6 +46,8 @@ FEW_COALITIONS = 32  # With at most this many coalitions per player, exact value
 ROW_EVALUATIONS = 32  # Estimates take fewer rows rather than fewer evaluations per player than this.
 LARGEST_ROW_EVALUATIONS = 1024  # More evaluations per player would make estimates only slightly better.
 SMALLEST_ROW_EVALUATIONS = 8  # Fewer evaluations per player give no usable estimate of one row.
+FEWEST_ROWS = 4  # With a time budget, the report should have at least so many rows.
+TIMED_COALITIONS = 16  # coalitions whose time tells how long evaluations take
 FIDELITY_STEPS = 4  # The fidelity is measured with 0, 1/4, ..., 4/4 of the players known.
 
 
@@ -161,7 +162,7 @@ def _measured(
     game, model = measured.game, measured.model
     before = _model_evaluations(game)
     truth = true_values(
-        partial(normalized_values, measured.network, game), game, x, run.generator("report"), allowance
+        partial(normalized_values, measured.network, game), game, x, run.generator("report"), allowance, run.clock
     )
     if truth is None:
         logger.warning(
@@ -219,6 +220,7 @@ def true_values(
     x: Tensor,
     generator: torch.Generator,
     allowance: Allowance,
+    clock: Clock | None = None,
 ) -> Truth | None:
     """Return some rows with their Shapley values, as precise as the allowance permits.
 
@@ -236,13 +238,15 @@ def true_values(
         Where the randomness comes from.
     allowance : Allowance
         The calls of the model and the seconds that may be spent.
+    clock : Clock, optional
+        The clock by which it is seen how fast the game is.
 
     Returns
     -------
     Truth or None
         None if the allowance does not suffice for one row.
     """
-    players = value_function.players
+    players, clock = value_function.players, clock or Clock()
     calls = min(allowance.share * effort.REPORT_EVALUATIONS, allowance.calls)
     seconds = max(effort.LEAST_REPORT_SECONDS, min(allowance.share * effort.REPORT_SECONDS, allowance.seconds))
     most = int(min(calls // cost(value_function), EVALUATIONS_TIMES_PLAYERS // players))
@@ -261,10 +265,10 @@ def true_values(
         found = residuals(value_function, x, phi, pairs, generator)
         return (phi + found.error).cpu().numpy(), found.variance.sqrt().cpu().numpy()
 
-    start = time.perf_counter()
+    start = clock.elapsed()
     parts = [estimated(x[:rows])]
     if evaluations < most:  # Time is the limit, and the pace was a guess.
-        spent = time.perf_counter() - start
+        spent = clock.elapsed() - start
         affordable = int(min(most // (2 * pairs + 2), rows * seconds / max(spent, 1e-9), len(x)))
         if affordable > rows:
             parts.append(estimated(x[rows:affordable]))
@@ -272,6 +276,26 @@ def true_values(
     values, stderr = (np.concatenate(part) for part in zip(*parts, strict=True))
     estimate = Estimate(values, stderr, np.full(rows, 2 * pairs + 2), np.zeros(rows, dtype=np.bool_))
     return Truth(x[:rows], estimate, f"unbiased estimate from {pairs} coalition pairs per row")
+
+
+def evaluation_seconds(game: ValueFunction, x: Tensor, run: Run) -> float:
+    """Return how long an evaluation takes when several are made at once: a few coalitions are timed.
+
+    Parameters
+    ----------
+    game : ValueFunction
+        The game.
+    x : Tensor of shape (n, ...)
+        Encoded rows.
+    run : Run
+        The seed and the clock.
+    """
+    generator, clock = run.generator("evaluation time"), run.clock
+    s = torch.rand(1, TIMED_COALITIONS, game.players, generator=generator, device=x.device) < 0.5
+    evaluate(game, x[:1], s[:, :1])  # The first call may take longer.
+    start = clock.elapsed()
+    evaluate(game, x[:1], s)
+    return (clock.elapsed() - start) / TIMED_COALITIONS
 
 
 def _totals(truth: Truth, device: torch.device) -> Tensor:

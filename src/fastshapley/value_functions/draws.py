@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fastshapley.data.players import Partition
 
+MOST_COALITIONS = 1 << 62  # More coalitions make no difference, and floats cannot hold all numbers of them.
 MOST_DRAWS = 128  # draws of one evaluation
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # Its multiples are spread evenly, modulo 1.
 
@@ -35,7 +36,7 @@ def draws_by_size(players: int, coalitions: int, draws: int) -> tuple[int, ...]:
     """
     each = coalitions / max(1, players - 1)
     inner = [
-        min(MOST_DRAWS, max(draws, math.ceil(draws * each / math.comb(players, size))))
+        min(MOST_DRAWS, max(draws, math.ceil(draws * each / min(MOST_COALITIONS, math.comb(players, size)))))
         for size in range(1, players)
     ]
     return (0, *inner, 1) if players > 1 else (0, 1)
