@@ -28,7 +28,7 @@ import numpy as np
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 SECONDS = 60.0  # time_budget of each fit
-WIDTHS, CLASSES = (30, 100, 500, 2000), (2, 10, 100, 1000)
+SIZES = {"wide": (30, 100, 500, 2000), "classes": (2, 10, 100, 1000)}
 WIDE_ROWS, CLASS_ROWS, CLASS_COLUMNS = 5000, 20_000, 20
 EXPLAINED = 256  # rows whose explanation is timed
 
@@ -176,6 +176,7 @@ def page(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=Path, help="folder src of an earlier version")
+    parser.add_argument("--kinds", nargs="+", choices=sorted(CASES), default=sorted(CASES), help="what to measure")
     parser.add_argument("--cell", nargs=2, metavar=("KIND", "SIZE"), help=argparse.SUPPRESS)
     parser.add_argument("--page", action="store_true", help="write the page from the JSON file only")
     options = parser.parse_args()
@@ -183,10 +184,10 @@ def main() -> None:
         print(json.dumps(cell(options.cell[0], int(options.cell[1]))))
         return
     path = RESULTS / "sizes.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if options.page else {}
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     here = Path(__file__).parent.parent / "src"
-    for kind, sizes in () if options.page else (("wide", WIDTHS), ("classes", CLASSES)):
-        for size in sizes:
+    for kind in [] if options.page else options.kinds:
+        for size in SIZES[kind]:
             entry = found[f"{kind}|{size}"] = {"now": run(here, kind, size)}
             if options.first:
                 entry["first"] = run(options.first, kind, size)

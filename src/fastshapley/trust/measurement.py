@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +49,7 @@ LARGEST_ROW_EVALUATIONS = 1024  # More evaluations per player would make estimat
 SMALLEST_ROW_EVALUATIONS = 8  # Fewer evaluations per player give no usable estimate of one row.
 FEWEST_ROWS = 4  # With a time budget, the report should have at least so many rows.
 TIMED_COALITIONS = 16  # coalitions whose time tells how long evaluations take
+OVERTIME = 0.05  # share of a time budget that may be exceeded for a report on one row
 FIDELITY_STEPS = 4  # The fidelity is measured with 0, 1/4, ..., 4/4 of the players known.
 
 
@@ -252,6 +254,10 @@ def true_values(
     most = int(min(calls // cost(value_function), EVALUATIONS_TIMES_PLAYERS // players))
     evaluations = int(min(most, seconds / max(allowance.pace, 1e-9) // cost(value_function)))
     smallest = SMALLEST_ROW_EVALUATIONS * players + 2
+    overtime = OVERTIME * clock.seconds if clock.seconds < math.inf else 0.0
+    affordable = min(most, (seconds + overtime) / max(allowance.pace, 1e-9) // cost(value_function))
+    if evaluations < smallest <= affordable:
+        evaluations = smallest
     if evaluations < min(smallest, 1 << players):
         return None
     fewest = EXACT_ROWS if 1 << players > FEW_COALITIONS * players else 1

@@ -50,8 +50,8 @@ ROW_DRAWS = 1 << 15  # draws for all coalitions of a row: with few players, each
 DRAW_SECONDS = 1e-5  # about what drawing a row takes, besides calling the model with it
 LINKED_DRAWS = 8  # draws of an evaluation in training, where a link is applied to the average
 CHOICE_TIME = 0.05  # share of the time that is left for choosing the usual sampler
-DRAWING_TIME = 0.5  # share of the time for coalitions in which a sampler must be able to draw `FEWEST_DRAWS` rows
-FEWEST_DRAWS = 100_000  # drawn rows without which a network learns little
+DRAWING_TIME = 0.5  # share of the time for coalitions in which a sampler must be able to draw `FEWEST_DRAWS`
+FEWEST_DRAWS = 2000  # drawn rows per player without which a network learns little
 COMPARISON_TIME = 0.05  # share of the time that is left for comparing games, apart from calls of the model
 CORRECTION_SHARE = 0.5  # share of the coalitions that the correction of the surrogate is evaluated for
 SHARED_COALITIONS = 16  # rows that have the same coalitions in training
@@ -181,7 +181,7 @@ class Conditional(BaseGame):
                 sampler.restore(donors, tensors, config, alone.seed)
         generator = alone.generator("sampler choice")
         clock, targets = alone.within(CHOICE_TIME).clock, recipe.targets or Targets()
-        slowest = DRAWING_TIME * min(alone.clock.left(), targets.seconds) / FEWEST_DRAWS
+        slowest = DRAWING_TIME * min(alone.clock.left(), targets.seconds) / (FEWEST_DRAWS * self.players)
         choice = processes.share(lambda: choose_sampler(samplers, x_val, generator, clock, slowest))
         samplers = tuple(samplers[number] for number in choice.kept)
         numbers = [choice.kept.index(number) for number in choice.numbers]

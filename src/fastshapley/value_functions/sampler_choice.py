@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from fastshapley.coalitions import subsets
 from fastshapley.training.run import Clock
-from fastshapley.value_functions.column_scores import BLOCK_ENTRIES
 from fastshapley.value_functions.energy_score import EnergyScore
 from fastshapley.value_functions.game_choice import DIFFERENT, knots
 from fastshapley.value_functions.samplers import BlendSampler, ConditionalSampler
@@ -26,7 +24,7 @@ EVALUATED = 4096  # coalitions of all rows, at most
 ENTRIES = 1 << 22  # numbers in all rows that one sampler draws, at most
 FEWEST, MOST = 2, 8  # coalitions of each size per row
 LARGEST_PART = 4  # binary logarithm of the largest number of rows between two looks at the clock
-SHORT = 1.0  # seconds up to which a sampler is never too slow
+SHORT = 0.2  # seconds up to which a sampler is never too slow
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def choose_sampler(
     rows, s = _questions(x, len(donors.players), generator)
     # The score is that of independent draws. Evenly spaced ones would favour samplers that keep them apart.
     numbers = torch.randint(len(donors), (*s.shape[:2], DRAWS), generator=generator, device=x.device)
-    energy = partial(_energy, EnergyScore.of(donors))
+    score = EnergyScore.of(donors)
     tried = [_Trial(number) for number in range(len(samplers))]
     parts, drawn = [], 0
     sizes = _growing(len(rows))
@@ -85,8 +83,9 @@ def choose_sampler(
         drawn += part[2].numel()
         for trial in tried:
             before = clock.elapsed()
-            trial.energies.append(energy(samplers[trial.number], *part))
+            completed = _drawn(samplers[trial.number], *part)
             trial.seconds += clock.elapsed() - before
+            trial.energies.append(_energy(score, part[0], completed))
         fast = [trial for trial in tried if trial.seconds < SHORT or trial.seconds <= slowest * drawn]
         tried = fast or [min(tried, key=lambda trial: trial.seconds)]
         if clock.left() <= 0:
@@ -98,7 +97,8 @@ def choose_sampler(
         return SamplerChoice((best.number,), kept, pace)
     both = best.number, others[0].number
     blend = BlendSampler(samplers[both[0]], samplers[both[1]], both)
-    loss = torch.cat([energy(blend, *part) for part in parts]) - torch.cat(best.energies)
+    together = torch.cat([_energy(score, part[0], _drawn(blend, *part)) for part in parts])
+    loss = together - torch.cat(best.energies)
     alone = float(loss.mean()) > DIFFERENT * float(loss.std(correction=0)) / len(loss) ** 0.5
     return SamplerChoice((best.number,) if alone else both, kept, pace)
 
@@ -132,13 +132,12 @@ def _questions(x: Tensor, players: int, generator: torch.Generator) -> tuple[Ten
     return rows, subsets(sizes.repeat(len(rows), each), players, generator)
 
 
-def _energy(score: EnergyScore, sampler: ConditionalSampler, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
-    """Return the mean energy score of the rows that a sampler completes, for each row, (n,)."""
-    m = s.shape[1]
-    size = max(1, BLOCK_ENTRIES // (DRAWS * m * x.shape[1]))
-    found = []
-    for row, known, number in zip(x.split(size), s.split(size), numbers.split(size), strict=True):
-        given = row.repeat_interleave(m, 0)
-        drawn = sampler(given, known.flatten(0, 1), number.flatten(0, 1))
-        found.append(score(given, drawn).unflatten(0, (-1, m)).mean(1))
-    return torch.cat(found)
+def _drawn(sampler: ConditionalSampler, x: Tensor, s: Tensor, numbers: Tensor) -> Tensor:
+    """Return completed rows (n * m, draws, columns) of coalitions (n, m, players)."""
+    return sampler(x.repeat_interleave(s.shape[1], 0), s.flatten(0, 1), numbers.flatten(0, 1))
+
+
+def _energy(score: EnergyScore, x: Tensor, drawn: Tensor) -> Tensor:
+    """Return the mean energy score of drawn rows (n * m, draws, columns) for each row, (n,)."""
+    m = len(drawn) // len(x)
+    return score(x.repeat_interleave(m, 0), drawn).unflatten(0, (-1, m)).mean(1)

@@ -58,14 +58,17 @@ class BlendSampler(ConditionalSampler):
         return Draws(self._shared(x, s, numbers, lambda part, *given: part(*given)))
 
     def _shared(self, x: Tensor, s: Tensor, numbers: Tensor, compute: Callable[..., Tensor]) -> Tensor:
-        """Apply a function to the draws of each sampler: those whose donors it has."""
-        shape = numbers.shape
-        rows, known = (each[:, None].expand(*shape, -1).flatten(0, 1) for each in (x, s))
-        numbers = numbers.reshape(-1, 1)
-        second = self._second[numbers[:, 0]]
+        """Apply a function to the draws of each sampler: those whose donors it has.
+
+        What samplers compute for a row serves all its draws, so both complete all of several draws.
+        """
+        second = self._second[numbers]
+        if numbers.shape[1] > 1:
+            of_first, of_second = (compute(part, x, s, numbers) for part in self.parts)
+            return torch.where(second[..., None], of_second, of_first)
         found, order = [], []
-        for part, mine in zip(self.parts, (~second, second), strict=True):
-            chosen = mine.nonzero()[:, 0]
-            found.append(compute(part, rows[chosen], known[chosen], numbers[chosen])[:, 0])
-            order.append(chosen)
-        return torch.cat(found)[torch.cat(order).argsort()].unflatten(0, shape)
+        for part, mine in zip(self.parts, (~second[:, 0], second[:, 0]), strict=True):
+            rows = mine.nonzero()[:, 0]
+            found.append(compute(part, x[rows], s[rows], numbers[rows]))
+            order.append(rows)
+        return torch.cat(found)[torch.cat(order).argsort()]
