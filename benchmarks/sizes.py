@@ -43,8 +43,8 @@ version* is the state of this repository before the conditional game was added, 
   with the distance to K centres.
 
 The memory is what the fit takes beside the data, the model and the imported libraries. The error is the network's
-relative squared error, and the share of correct signs that of large values, as the report has them; with several
-outputs, the worst one.
+relative squared error, of all outputs together. Correct signs are those of large values, as the report has them: of
+the worst output now, of all outputs in the first version. The network's error does not contain the game's.
 
 {table}
 
@@ -153,7 +153,11 @@ def page(found: dict[str, Any]) -> str:
                 rows.append([label, version, each["failed"], *["-"] * 5])
                 continue
             report = each["report"] or {}
-            error, sign = report.get("relative_squared_error"), report.get("sign_agreement")
+            error, sign, size = (
+                report.get(name) for name in ("relative_squared_error", "sign_agreement", "mean_squared_value")
+            )
+            if size:  # The first version had the error of all outputs together, and has no such entry.
+                error = report["mean_squared_error"] / size
             rows.append(
                 [
                     label,

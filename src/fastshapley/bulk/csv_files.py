@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -23,6 +26,7 @@ SCAN_BYTES = 1 << 22  # bytes that are searched for row starts at a time
 WHOLE_FILE = -1  # the stop of a part whose file cannot be divided
 _READ_BYTES = 1 << 22  # bytes that are parsed at a time
 _HEAD_BYTES = 1 << 20  # bytes at the start of a file that tell its columns and the length of its rows
+_EXIT_PAUSE = 0.05  # time that threads have to come to rest before the process ends, in seconds
 _TRUE, _FALSE = ("1", "true", "True", "TRUE"), ("0", "false", "False", "FALSE")  # pyarrow's defaults
 _FIELD = rb'(?:"[^"]*(?:""[^"]*)*")?[^,\r\n]*'
 _HEADER = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*(%b(?:,%b)*)(?:\r\n|[\r\n]|\Z)" % (_FIELD, _FIELD))
@@ -180,7 +184,19 @@ def _schema_of(head: bytes) -> pa.Schema:
         pyarrow.csv.ConvertOptions(null_values=GAPS),
     )
     with pyarrow.csv.open_csv(pa.BufferReader(head), *options) as reader:
-        return pa.schema([(name, reader.schema.field(i).type) for i, name in enumerate(reader.schema.names)])
+        found = pa.schema([(name, reader.schema.field(i).type) for i, name in enumerate(reader.schema.names)])
+        # The reader reads ahead on other threads: see `_wait_for_threads`.
+        with suppress(pa.ArrowInvalid, StopIteration):
+            while True:
+                reader.read_next_batch()
+        return found
+
+
+@atexit.register
+def _wait_for_threads() -> None:
+    """Let pyarrow's threads come to rest. A process that ends while one of them starts is aborted."""
+    pa.set_cpu_count(1)
+    time.sleep(_EXIT_PAUSE)
 
 
 def _header(head: bytes) -> tuple[list[str], int]:
