@@ -153,11 +153,11 @@ def page(found: dict[str, Any]) -> str:
                 rows.append([label, version, each["failed"], *["-"] * 5])
                 continue
             report = each["report"] or {}
-            error, sign, size = (
+            error, sign, squares = (
                 report.get(name) for name in ("relative_squared_error", "sign_agreement", "mean_squared_value")
             )
-            if size:  # The first version had the error of all outputs together, and has no such entry.
-                error = report["mean_squared_error"] / size
+            if squares:  # The first version had the error of all outputs together, and has no such entry.
+                error = report["mean_squared_error"] / squares
             rows.append(
                 [
                     label,
