@@ -23,7 +23,7 @@ from fastshapley.bulk.file_search import READERS, Files, is_parquet
 from fastshapley.errors import PartError
 
 _ENOUGH_PARTS = 8  # With as many parts, no row group is divided.
-_CHEAP_ROWS = 1 << 25  # A row group may be divided freely while reading it once per slice stays below so many rows.
+_CHEAP_ROWS = 1 << 25  # rows that may be read in all to read each slice of one row group
 _BUFFER_BYTES = 1 << 26  # bytes of a Parquet file that are held in memory, over all columns
 
 

@@ -181,14 +181,16 @@ class Conditional(BaseGame):
                 sampler.restore(donors, tensors, config, alone.seed)
         generator = alone.generator("sampler choice")
         clock, targets = alone.within(CHOICE_TIME).clock, recipe.targets or Targets()
-        slowest = DRAWING_TIME * min(alone.clock.left(), targets.seconds) / (FEWEST_DRAWS * self.players)
+        limited = alone.clock.seconds < math.inf  # Otherwise the same seed must give the same choice.
+        seconds = min(alone.clock.left(), targets.seconds) if limited else math.inf
+        slowest = DRAWING_TIME * seconds / (FEWEST_DRAWS * self.players)
         choice = processes.share(lambda: choose_sampler(samplers, x_val, generator, clock, slowest))
         samplers = tuple(samplers[number] for number in choice.kept)
         numbers = [choice.kept.index(number) for number in choice.numbers]
         usual = numbers[0]
         if len(numbers) > 1:
             usual, samplers = len(samplers), (*samplers, _blended(samplers, numbers))
-        if alone.clock.seconds < math.inf:
+        if limited:
             affordable = COMPARISON_TIME * alone.clock.left() / max(1e-9, choice.pace * each)
             coalitions = processes.share(lambda: max(game_choice.FEWEST, int(min(coalitions, affordable))))
         self._choose(samplers, ())
